@@ -1,0 +1,1 @@
+find_package(GTest 1.12 REQUIRED)
