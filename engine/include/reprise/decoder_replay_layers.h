@@ -1,0 +1,47 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "reprise/forward_context.h"
+
+namespace reprise {
+
+// Runs the replay layers on the rows a step keeps.
+//
+// `run_layers` takes a batch's layer inputs (hidden states first, then further per-row states, absent ones undefined tensors)
+// and returns its per-row outputs. `row_buffers` hold per-row results that the source layer's indexer publishes for the layers
+// after it; they are compacted in place to their first len(rows) rows.
+class DecoderReplayLayers {
+ public:
+  using States = std::vector<at::Tensor>;  // an undefined tensor is an absent state
+  using RunLayers = std::function<States(const States& inputs)>;
+
+  DecoderReplayLayers(int64_t window, RunLayers run_layers, States row_buffers);
+
+  // The replay batch, set before every step: batch rows (int32 or int64, any order, repeats allowed) and the context they run
+  // under. An undefined `rows` runs the layers on the whole batch under the current context.
+  at::Tensor rows;
+  std::shared_ptr<ForwardContext> forward_context;
+
+  // Gathers, runs under forward_context, and scatters the outputs to batch rows; trimmed rows are zero. The outputs are fresh
+  // and alias nothing. Throws std::out_of_range for a row outside the batch before anything is written.
+  States operator()(const States& inputs);
+  // The same without the scatter: outputs of the kept rows only, in the order of `rows`.
+  States run_kept(const States& inputs);
+
+  int64_t window() const { return window_; }
+  const States& row_buffers() const { return row_buffers_; }
+
+ private:
+  int64_t window_;
+  RunLayers run_layers_;
+  States row_buffers_;
+};
+
+}  // namespace reprise
