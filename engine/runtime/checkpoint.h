@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "layers/weights.h"
+#include "runtime/safetensors.h"
+
+namespace reprise {
+
+// The weights of a Hugging Face checkpoint folder: model.safetensors, or the shards that model.safetensors.index.json names.
+// Tensors are dequantized straight from the mapped file into their destination, and the pages they came from are given back,
+// so loading needs little memory beyond the weights themselves.
+class Checkpoint final : public WeightSource {
+ public:
+  using Progress = std::function<void(int64_t done, int64_t total)>;  // bytes of the weights read so far
+
+  // Maps the files and checks their headers. Throws std::invalid_argument naming the file and the tensor that is wrong.
+  explicit Checkpoint(const std::string& checkpoint_dir, Progress on_progress = {});
+
+  bool has(const std::string& name) const override;
+  void take_into(const std::string& name, const at::Tensor& destination) override;
+  at::Tensor take(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype) override;
+  void skip(const std::string& name) override;
+  void finish() override;
+
+  // What was passed over without an error (drafter and vision tensors), one sentence each, for the front end to show.
+  const std::vector<std::string>& notices() const { return notices_; }
+  // Bytes of the weights as stored, without the tensors that are passed over.
+  int64_t total_bytes() const { return total_bytes_; }
+
+ private:
+  struct Located {
+    const SafetensorsFile* file;
+    const StoredTensor* tensor;
+  };
+
+  void add_file(const std::string& path);
+  void load_index(const std::string& index_path);
+  void pass_over_other_modalities();
+  void mark_used(const std::string& name);
+
+  std::string checkpoint_dir_;
+  Progress on_progress_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, Located> tensors_;
+  std::set<std::string> used_;
+  std::vector<std::string> missing_;
+  std::vector<std::string> misfits_;  // "name: wanted ... but got ..."
+  std::vector<std::string> notices_;
+  int64_t total_bytes_ = 0;
+  int64_t done_bytes_ = 0;
+};
+
+}  // namespace reprise
