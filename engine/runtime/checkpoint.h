@@ -13,9 +13,9 @@
 
 namespace reprise {
 
-// The weights of a Hugging Face checkpoint folder: model.safetensors, or the shards that model.safetensors.index.json names.
-// Tensors are dequantized straight from the mapped file into their destination, and the pages they came from are given back,
-// so loading needs little memory beyond the weights themselves.
+// The weights of a Hugging Face checkpoint folder: model.safetensors, or the shards that model.safetensors.index.json
+// names. Tensors are dequantized straight from the mapped file into their destination, and the pages they came from are
+// given back, so loading needs little memory beyond the weights themselves.
 class Checkpoint final : public WeightSource {
  public:
   using Progress = std::function<void(int64_t done, int64_t total)>;  // bytes of the weights read so far

@@ -15,7 +15,22 @@ namespace reprise {
 
 // Element types of the safetensors format, by its names.
 enum class StoredDtype {
-  kBool, kU8, kI8, kF8E5M2, kF8E4M3, kF8E8M0, kI16, kU16, kF16, kBF16, kI32, kU32, kF32, kF64, kI64, kU64
+  kBool,
+  kU8,
+  kI8,
+  kF8E5M2,
+  kF8E4M3,
+  kF8E8M0,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kF64,
+  kI64,
+  kU64
 };
 
 std::string_view dtype_name(StoredDtype dtype);  // "F8_E4M3"
@@ -28,8 +43,8 @@ struct StoredTensor {
   std::span<const std::byte> data;  // into the mapped file
 };
 
-// One mapped safetensors file, its header checked: every tensor's bytes lie inside the file, fit its shape and dtype, and
-// belong to no other tensor.
+// One mapped safetensors file, its header checked: every tensor's bytes lie inside the file, fit its shape and dtype,
+// and belong to no other tensor.
 class SafetensorsFile {
  public:
   // Throws std::invalid_argument naming the file, and the tensor where one is to blame.

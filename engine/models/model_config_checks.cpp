@@ -1,0 +1,144 @@
+#include "models/model_config_checks.h"
+
+#include <algorithm>
+
+namespace reprise {
+namespace {
+
+bool contains(const std::vector<int64_t>& ids, int64_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+// Layer ids must rise strictly within [0, layers). Returns whether they do.
+bool check_layer_ids(const char* field, const std::vector<int64_t>& ids, int64_t layers, ConfigProblems& problems) {
+  bool good = true;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= layers) {
+      problems.add(field, "wanted layers in [0, ", layers, ") but got ", ids[i]);
+      good = false;
+    }
+    if (i > 0 && ids[i] <= ids[i - 1]) {
+      problems.add(field, "wanted ascending layers but got ", ids[i], " after ", ids[i - 1]);
+      good = false;
+    }
+  }
+  return good;
+}
+
+void check_multiple(const char* field, int64_t value, int64_t unit, const char* why, ConfigProblems& problems) {
+  if (value % unit != 0) problems.add(field, "wanted a multiple of ", unit, " (", why, ") but got ", value);
+}
+
+// Who publishes, who selects, who reads.
+void check_layer_roles(const ModelConfig& config, ConfigProblems& problems) {
+  for (const char* field : {"num_hidden_layers", "compress_ratios", "kv_source_layer_ids", "index_source_layer_ids"}) {
+    if (problems.has(field)) return;
+  }
+  const int64_t layers = config.num_hidden_layers;
+  const auto& ratios = config.compress_ratios;
+  for (const int64_t ratio : ratios) {
+    if (ratio < 0) problems.add("compress_ratios", "wanted ratios of at least 0 but got ", ratio);
+  }
+  const bool good_kv = check_layer_ids("kv_source_layer_ids", config.kv_source_layer_ids, layers, problems);
+  const bool good_index = check_layer_ids("index_source_layer_ids", config.index_source_layer_ids, layers, problems);
+  if (static_cast<int64_t>(ratios.size()) < layers) {
+    problems.add("compress_ratios", "wanted one ratio for each of the ", layers, " layers (num_hidden_layers) but got ",
+                 ratios.size());
+    return;
+  }
+  if (!good_kv || !good_index) return;
+
+  for (const int64_t layer : config.kv_source_layer_ids) {
+    if (ratios[layer] <= 0) {
+      problems.add("kv_source_layer_ids", "wanted layers with a compress ratio above 0 but got layer ", layer,
+                   " with ratio ", ratios[layer]);
+    }
+    if (!contains(config.index_source_layer_ids, layer)) {
+      problems.add("index_source_layer_ids", "wanted every KV source among them but layer ", layer, " is not");
+    }
+  }
+  for (const int64_t layer : config.index_source_layer_ids) {
+    if (ratios[layer] <= 0) {
+      problems.add("index_source_layer_ids", "wanted layers with a compress ratio above 0 but got layer ", layer,
+                   " with ratio ", ratios[layer]);
+    }
+  }
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    if (ratios[layer] <= 0) continue;
+    const auto after = std::upper_bound(config.kv_source_layer_ids.begin(), config.kv_source_layer_ids.end(), layer);
+    if (after == config.kv_source_layer_ids.begin()) {
+      problems.add("compress_ratios", "layer ", layer, " has ratio ", ratios[layer],
+                   " but no KV source stands at or before it");
+    } else if (const int64_t source = *(after - 1); ratios[source] != ratios[layer]) {
+      problems.add("compress_ratios", "layer ", layer, " has ratio ", ratios[layer],
+                   " but reads the KV source at layer ", source, " with ratio ", ratios[source]);
+    }
+  }
+}
+
+void check_attention(const ModelConfig& config, ConfigProblems& problems) {
+  check_multiple("head_dim", config.head_dim, 32, "the fp8 cache format scales groups of 32 channels", problems);
+  check_multiple("qk_rope_head_dim", config.qk_rope_head_dim, 2, "rotary embedding turns pairs", problems);
+  if (config.head_dim > 0 && config.qk_rope_head_dim > config.head_dim) {
+    problems.add("qk_rope_head_dim", "wanted at most head_dim = ", config.head_dim, " but got ",
+                 config.qk_rope_head_dim);
+  }
+  if (config.o_groups > 0) {
+    check_multiple("num_attention_heads", config.num_attention_heads, config.o_groups, "o_groups", problems);
+  }
+  if (!config.index_source_layer_ids.empty()) {
+    check_multiple("index_head_dim", config.index_head_dim, 32, "the mxfp4 cache format scales groups of 32 channels",
+                   problems);
+    if (config.index_head_dim > 0 && config.qk_rope_head_dim > config.index_head_dim) {
+      problems.add("index_head_dim", "wanted at least qk_rope_head_dim = ", config.qk_rope_head_dim, " but got ",
+                   config.index_head_dim);
+    }
+  }
+  if (config.candidate_source_layer_id >= 0 && !problems.has("index_source_layer_ids") &&
+      !contains(config.index_source_layer_ids, config.candidate_source_layer_id)) {
+    problems.add("candidate_source_layer_id", "wanted one of index_source_layer_ids, or -1 for none, but got ",
+                 config.candidate_source_layer_id);
+  }
+  if (config.yarn_beta_fast > 0 && config.yarn_beta_fast <= config.yarn_beta_slow) {
+    problems.add("rope_parameters.beta_fast", "wanted more than beta_slow = ", config.yarn_beta_slow, " but got ",
+                 config.yarn_beta_fast);
+  }
+  if (config.yarn_factor > 0 && config.yarn_factor < 1) {
+    problems.add("rope_parameters.factor", "wanted at least 1 but got ", config.yarn_factor);
+  }
+}
+
+void check_tokens(const ModelConfig& config, ConfigProblems& problems) {
+  if (problems.has("vocab_size")) return;
+  for (const int64_t id : config.eos_token_ids) {
+    if (id < 0 || id >= config.vocab_size) {
+      problems.add("eos_token_id", "wanted ids in [0, vocab_size = ", config.vocab_size, ") but got ", id);
+    }
+  }
+  if (config.engram_layer_ids.empty()) return;
+  if (!problems.has("num_hidden_layers")) {
+    check_layer_ids("engram_layer_ids", config.engram_layer_ids, config.num_hidden_layers, problems);
+  }
+  if (config.engram_compressed_vocab_size > config.vocab_size) {
+    problems.add("engram_compressed_vocab_size", "wanted at most vocab_size = ", config.vocab_size, " but got ",
+                 config.engram_compressed_vocab_size);
+  }
+  if (config.engram_pad_token_id >= config.vocab_size) {
+    problems.add("engram_pad_token_id", "wanted an id in [0, vocab_size = ", config.vocab_size, ") but got ",
+                 config.engram_pad_token_id);
+  }
+}
+
+}  // namespace
+
+void check_consistency(const ModelConfig& config, ConfigProblems& problems) {
+  check_layer_roles(config, problems);
+  check_attention(config, problems);
+  if (config.n_routed_experts > 0 && config.num_experts_per_tok > config.n_routed_experts) {
+    problems.add("num_experts_per_tok", "wanted at most n_routed_experts = ", config.n_routed_experts, " but got ",
+                 config.num_experts_per_tok);
+  }
+  check_tokens(config, problems);
+}
+
+}  // namespace reprise
