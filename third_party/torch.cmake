@@ -1,19 +1,60 @@
-# libtorch from the pip package of the active Python (or Torch_DIR / CMAKE_PREFIX_PATH): target reprise::torch.
-# An imported target of our own: TorchConfig.cmake wants a whole CUDA toolkit for a CUDA wheel, and we need headers and libraries only.
-find_package(Python 3.10 COMPONENTS Interpreter QUIET)
-if(NOT REPRISE_TORCH_ROOT AND Python_EXECUTABLE)
-  execute_process(COMMAND ${Python_EXECUTABLE} -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-    OUTPUT_VARIABLE REPRISE_TORCH_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+# libtorch from the pip package of the active Python, or REPRISE_TORCH_ROOT: target reprise::torch.
+# A target of our own: TorchConfig.cmake wants a whole CUDA toolkit for a CUDA wheel, and we need headers and libraries only.
+# Also installed beside reprise-config.cmake, so that a consumer finds torch the same way.
+set(REPRISE_TORCH_VERSIONS "2.11 to 2.14")
+
+if(NOT REPRISE_TORCH_ROOT)
+  find_package(Python 3.10 COMPONENTS Interpreter QUIET)
+  if(Python_EXECUTABLE)
+    # pip's isolated builds hide the environment's packages from `import`, but the one that the module will run in is where
+    # torch has to come from: look on sys.path first, then in the environment's own folders.
+    execute_process(
+      COMMAND ${Python_EXECUTABLE} -c "import importlib.util, os, sysconfig
+spec = importlib.util.find_spec('torch')
+roots = list(spec.submodule_search_locations or []) if spec else []
+roots += [os.path.join(sysconfig.get_path(name), 'torch') for name in ('platlib', 'purelib')]
+print(next((root for root in roots if os.path.exists(os.path.join(root, 'version.py'))), ''))"
+      OUTPUT_VARIABLE REPRISE_TORCH_ROOT OUTPUT_STRIP_TRAILING_WHITESPACE)
+  endif()
 endif()
 if(NOT EXISTS "${REPRISE_TORCH_ROOT}/include/ATen/core/Tensor.h")
-  message(FATAL_ERROR "libtorch not found: install torch (2.11 to 2.14) in the active Python, or set REPRISE_TORCH_ROOT to the folder with its include/ and lib/")
+  message(FATAL_ERROR "libtorch not found: wanted torch ${REPRISE_TORCH_VERSIONS} in the active Python (${Python_EXECUTABLE}); "
+    "run `pip install torch==2.13.0` there, point Python_EXECUTABLE at a Python that has it, "
+    "or set REPRISE_TORCH_ROOT to the folder with libtorch's include/ and lib/")
 endif()
 set(REPRISE_TORCH_ROOT "${REPRISE_TORCH_ROOT}" CACHE PATH "Folder with libtorch's include/ and lib/")
-message(STATUS "libtorch: ${REPRISE_TORCH_ROOT}")
 
-add_library(reprise_torch INTERFACE)
-add_library(reprise::torch ALIAS reprise_torch)
-target_include_directories(reprise_torch SYSTEM INTERFACE
-  ${REPRISE_TORCH_ROOT}/include ${REPRISE_TORCH_ROOT}/include/torch/csrc/api/include)
-target_link_directories(reprise_torch INTERFACE ${REPRISE_TORCH_ROOT}/lib)
-target_link_libraries(reprise_torch INTERFACE torch torch_cpu c10)
+# The header moved between the releases in the range.
+file(GLOB reprise_torch_version_headers ${REPRISE_TORCH_ROOT}/include/torch/headeronly/version.h
+  ${REPRISE_TORCH_ROOT}/include/torch/csrc/api/include/torch/version.h)
+foreach(header ${reprise_torch_version_headers})
+  file(STRINGS ${header} lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) [0-9]+")
+  list(APPEND reprise_torch_version_lines ${lines})
+endforeach()
+string(REGEX REPLACE "[^0-9;]" "" REPRISE_TORCH_VERSION "${reprise_torch_version_lines}")
+string(REPLACE ";" "." REPRISE_TORCH_VERSION "${REPRISE_TORCH_VERSION}")
+if(REPRISE_TORCH_VERSION VERSION_LESS 2.11 OR REPRISE_TORCH_VERSION VERSION_GREATER_EQUAL 2.15)
+  message(FATAL_ERROR "wanted torch ${REPRISE_TORCH_VERSIONS} but got ${REPRISE_TORCH_VERSION} in ${REPRISE_TORCH_ROOT}")
+endif()
+message(STATUS "libtorch ${REPRISE_TORCH_VERSION}: ${REPRISE_TORCH_ROOT}")
+
+if(NOT TARGET reprise::torch)
+  add_library(reprise::torch INTERFACE IMPORTED GLOBAL)
+  target_include_directories(reprise::torch INTERFACE
+    ${REPRISE_TORCH_ROOT}/include ${REPRISE_TORCH_ROOT}/include/torch/csrc/api/include)
+  foreach(library torch torch_cpu c10)
+    target_link_libraries(reprise::torch INTERFACE
+      ${REPRISE_TORCH_ROOT}/lib/${CMAKE_SHARED_LIBRARY_PREFIX}${library}${CMAKE_SHARED_LIBRARY_SUFFIX})
+  endforeach()
+  # ATen/Parallel.h is a template over OpenMP: compile it as such, but link the libgomp that torch brings. A second one would
+  # be a second pool of threads that torch.set_num_threads does not reach.
+  file(GLOB reprise_torch_gomp ${REPRISE_TORCH_ROOT}/lib/libgomp*.so*)
+  if(reprise_torch_gomp)
+    list(GET reprise_torch_gomp 0 reprise_torch_gomp)
+    target_compile_options(reprise::torch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>)
+    target_link_libraries(reprise::torch INTERFACE ${reprise_torch_gomp})
+  else()
+    find_package(OpenMP REQUIRED COMPONENTS CXX)
+    target_link_libraries(reprise::torch INTERFACE OpenMP::OpenMP_CXX)
+  endif()
+endif()

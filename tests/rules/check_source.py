@@ -1,0 +1,281 @@
+"""Checks one rule of the house over the sources: `check_source.py RULE ROOT`.
+
+A rule takes a file's path (relative to the root) and its text, and yields what is wrong. Beside it stand bad snippets, which
+it must report, and good ones, which it must not; both are checked before the sources are.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+FOLDERS = ["scheduler", "backends", "context", "layers", "models", "replay", "runtime"]  # lowest first
+WITHOUT_SCHEDULER = {"backends", "context", "layers", "models", "replay"}
+CONTROL_HEADERS = {"error.h", "config.h", "request.h", "engine.h", "step_plan.h"}  # public and torch-free
+UMBRELLAS = {
+    "ATen/ATen.h",
+    "ATen/Functions.h",
+    "ATen/TensorIndexing.h",
+    "ATen/TensorOperators.h",
+    "torch/all.h",
+    "torch/extension.h",
+    "torch/torch.h",
+}
+TENSOR_HEADERS = {"ATen/core/Tensor.h"}  # all that a header of ours may include of torch
+PYTHON_HEADER = re.compile(r"pybind11/|torch/csrc/(autograd/python|utils/pybind|Dtype|THP|Exceptions)|torch/python")
+OWNING = re.compile(r"\bnew\b|\bdelete\b")
+NOISY = re.compile(
+    r"\bstd::(cout|cerr|clog|print|println|abort|exit|terminate|getenv)\b"
+    r"|\b(v?f?printf|puts|fputs|perror|_?exit|quick_exit|getenv|secure_getenv)\s*\(|\babort\s*\(\s*\)"  # Engine::abort(id) is ours
+)
+FAST_MATH = re.compile(
+    r"-ffast-math|-Ofast|-funsafe-math-optimizations|-fassociative-math|-ffp-contract=(fast|on)"
+    r'|optimize\s*\(\s*"[^"]*fast'
+)
+
+Problem = tuple[int, str]  # line, what is wrong with it
+
+
+class Rule(Protocol):
+    def __call__(self, path: str, text: str) -> Iterator[Problem]: ...
+
+
+@dataclass(frozen=True)
+class Checked:
+    rule: Rule
+    bad: list[tuple[str, str]]  # (path, text) that the rule must report
+    good: list[tuple[str, str]]
+
+
+def strip(text: str) -> str:
+    """The text without comments and the contents of string and character literals; lines stay where they are."""
+    token = re.compile(
+        r'//[^\n]*|/\*.*?\*/|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL
+    )
+
+    def blank(match: re.Match[str]) -> str:
+        kept = '""' if match[0][0] in "\"'R" else " "
+        return kept + "\n" * match[0].count("\n")
+
+    # A digit separator (1'000) is no character literal.
+    return token.sub(blank, re.sub(r"(?<=[0-9a-fA-F])'(?=[0-9a-fA-F])", "", text))
+
+
+def includes(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := re.match(r'\s*#\s*include\s*[<"]([^>"]+)[>"]', line):
+            yield number, match[1]
+
+
+def matches(pattern: re.Pattern[str], text: str, why: str) -> Iterator[Problem]:
+    for number, line in enumerate(strip(text).splitlines(), 1):
+        if match := pattern.search(line):
+            yield number, f"{match[0].strip()}: {why}"
+
+
+def folder_of(path: str) -> str:
+    parts = path.split("/")
+    return parts[1] if parts[0] == "engine" else parts[0]
+
+
+def includes_go_down(path: str, text: str) -> Iterator[Problem]:
+    folder = folder_of(path)
+    if folder not in FOLDERS and folder != "include":
+        return
+    for number, header in includes(text):
+        target, _, name = header.partition("/")
+        if folder == "include":
+            if target in FOLDERS:
+                yield number, f"a public header includes the internal {header}"
+            elif Path(path).name in CONTROL_HEADERS and target in ("ATen", "c10", "torch"):
+                yield number, f"a torch-free public header includes {header}"
+            elif Path(path).name in CONTROL_HEADERS and target == "reprise" and name not in CONTROL_HEADERS:
+                yield number, f"a torch-free public header includes {header}, which holds tensors"
+        elif target in FOLDERS and FOLDERS.index(target) > FOLDERS.index(folder):
+            yield number, f"{folder}/ includes the higher {header}"
+        elif target == "scheduler" and folder in WITHOUT_SCHEDULER:
+            yield number, f"{folder}/ includes {header}: plan and tensors meet in runtime/ alone"
+        elif folder == "scheduler" and target in ("ATen", "c10", "torch"):
+            yield number, f"the control plane includes {header}"
+        elif folder == "scheduler" and target == "reprise" and name not in CONTROL_HEADERS:
+            yield number, f"the control plane includes {header}, which holds tensors"
+        elif target in ("nanobind", "bindings", "Python.h"):
+            yield number, f"the engine includes {header}"
+
+
+def no_umbrella_includes(path: str, text: str) -> Iterator[Problem]:
+    for number, header in includes(text):
+        if header in UMBRELLAS:
+            yield number, f"{header} makes every file that includes it slow to compile: include <ATen/ops/x.h>"
+        elif path.endswith(".h") and header.startswith("ATen/") and header not in TENSOR_HEADERS:
+            yield number, f"{header} in a header: <ATen/core/Tensor.h> at most"
+
+
+def json_in_sources_only(path: str, text: str) -> Iterator[Problem]:
+    for number, header in includes(text):
+        public = path.startswith("engine/include/")
+        if (
+            header.startswith("nlohmann/")
+            and not path.endswith(".cpp")
+            and (public or header != "nlohmann/json_fwd.hpp")
+        ):
+            yield number, f"{header} in a header: <nlohmann/json_fwd.hpp> at most, and nothing in a public one"
+
+
+def python_headers_in_caster_only(path: str, text: str) -> Iterator[Problem]:
+    for number, header in includes(text):
+        if PYTHON_HEADER.match(header) and path != "bindings/tensor_caster.cpp":
+            yield number, f"{header} outside bindings/tensor_caster.cpp"
+
+
+def no_owning_pointers(path: str, text: str) -> Iterator[Problem]:
+    code = re.sub(r"=\s*delete\b", "", text)
+    code = re.sub(r"^(\s*#\s*include).*", "", code, flags=re.MULTILINE)
+    yield from matches(OWNING, code, "memory has an owner: a value, std::unique_ptr or std::vector")
+
+
+def never_prints_or_aborts(path: str, text: str) -> Iterator[Problem]:
+    if path.startswith("engine/"):
+        yield from matches(NOISY, text, "the library never prints, aborts or reads the environment")
+
+
+def no_fast_math(path: str, text: str) -> Iterator[Problem]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := FAST_MATH.search(line):
+            yield number, f"{match[0]}: a row's result must not depend on where it stands"
+
+
+RULES = {
+    "includes_go_down": Checked(
+        includes_go_down,
+        bad=[
+            ("engine/backends/x.cpp", '#include "layers/attention.h"'),
+            ("engine/layers/x.h", '#include "runtime/sampler.h"'),
+            ("engine/replay/x.cpp", '#include "scheduler/scheduler.h"'),
+            ("engine/models/x.cpp", "#include  <scheduler/page_pool.h>"),
+            ("engine/scheduler/x.cpp", "#include <ATen/core/Tensor.h>"),
+            ("engine/scheduler/x.h", '#include "reprise/forward_context.h"'),
+            ("engine/scheduler/x.h", '#include "backends/gemm.h"'),
+            ("engine/include/reprise/engine.h", "#include <ATen/core/Tensor.h>"),
+            ("engine/include/reprise/engine.h", '#include "reprise/forward_context.h"'),
+            ("engine/include/reprise/model_state.h", '#include "scheduler/scheduler.h"'),
+            ("engine/runtime/x.cpp", "#include <nanobind/nanobind.h>"),
+        ],
+        good=[
+            ("engine/runtime/x.cpp", '#include "scheduler/scheduler.h"'),
+            ("engine/layers/x.cpp", '#include "backends/gemm.h"\n#include <vector>'),
+            ("engine/include/reprise/model_state.h", "#include <ATen/core/Tensor.h>"),
+            ("bindings/x.cpp", '#include "runtime/sampler.h"\n#include <nanobind/nanobind.h>'),
+        ],
+    ),
+    "no_umbrella_includes": Checked(
+        no_umbrella_includes,
+        bad=[
+            *[("engine/layers/x.cpp", f"#include <{header}>") for header in sorted(UMBRELLAS)],
+            ("engine/layers/x.h", "#include <ATen/ops/mul.h>"),
+        ],
+        good=[
+            ("engine/layers/x.cpp", "#include <ATen/ops/mul.h>"),
+            ("engine/layers/x.h", "#include <ATen/core/Tensor.h>"),
+        ],
+    ),
+    "json_in_sources_only": Checked(
+        json_in_sources_only,
+        bad=[
+            ("engine/models/x.h", "#include <nlohmann/json.hpp>"),
+            ("engine/include/reprise/x.h", "#include <nlohmann/json_fwd.hpp>"),
+        ],
+        good=[
+            ("engine/models/x.cpp", "#include <nlohmann/json.hpp>"),
+            ("engine/models/x.h", "#include <nlohmann/json_fwd.hpp>"),
+        ],
+    ),
+    "python_headers_in_caster_only": Checked(
+        python_headers_in_caster_only,
+        bad=[
+            ("bindings/bind_engine.cpp", "#include <pybind11/pybind11.h>"),
+            ("bindings/bind_engine.cpp", "#include <torch/csrc/autograd/python_variable.h>"),
+            ("engine/runtime/x.cpp", "#include <torch/csrc/utils/pybind.h>"),
+        ],
+        good=[("bindings/tensor_caster.cpp", "#include <torch/csrc/autograd/python_variable.h>")],
+    ),
+    "no_owning_pointers": Checked(
+        no_owning_pointers,
+        bad=[
+            ("engine/runtime/x.cpp", "int* p = new int[3];"),
+            ("engine/runtime/x.cpp", "  delete p;"),
+            ("engine/runtime/x.h", "~X() { delete[] p_; }"),
+        ],
+        good=[
+            ("engine/runtime/x.h", "X(const X&) = delete;  // a new one\n/* delete\n new */"),
+            ("engine/runtime/x.cpp", 'int new_rows = 1\'000; require("a new prompt");\n#include <new>'),
+        ],
+    ),
+    "never_prints_or_aborts": Checked(
+        never_prints_or_aborts,
+        bad=[
+            ("engine/runtime/x.cpp", "std::cout << 1;"),
+            ("engine/runtime/x.cpp", "std::cerr << 1;"),
+            ("engine/runtime/x.cpp", 'printf("x");'),
+            ("engine/runtime/x.cpp", 'fprintf(stderr, "x");'),
+            ("engine/runtime/x.cpp", "abort();"),
+            ("engine/runtime/x.cpp", "std::exit(1);"),
+            ("engine/runtime/x.cpp", 'const char* home = std::getenv("HOME");'),
+            ("engine/runtime/x.cpp", 'auto home = getenv("HOME");'),
+        ],
+        good=[
+            ("engine/runtime/x.cpp", '// printf("x")\nthrow std::runtime_error("abort() came");'),
+            ("engine/runtime/x.cpp", 'std::snprintf(buffer, sizeof buffer, "x");\nscheduler.abort_all();'),
+        ],
+    ),
+    "no_fast_math": Checked(
+        no_fast_math,
+        bad=[
+            ("engine/CMakeLists.txt", "target_compile_options(x PRIVATE -ffast-math)"),
+            ("engine/CMakeLists.txt", "target_compile_options(x PRIVATE -Ofast)"),
+            ("engine/backends/x.cpp", '__attribute__((optimize("fast-math"))) void f();'),
+        ],
+        good=[("engine/CMakeLists.txt", "target_compile_options(x PRIVATE -O3 -ffp-contract=off)")],
+    ),
+}
+
+
+def self_test(checked: Checked) -> Iterator[str]:
+    for path, text in checked.bad:
+        if not list(checked.rule(path, text)):
+            yield f"self-test: the rule lets pass {path}: {text!r}"
+    for path, text in checked.good:
+        for _, problem in checked.rule(path, text):
+            yield f"self-test: the rule reports the good {path}: {text!r}: {problem}"
+
+
+def sources(root: Path) -> Iterator[Path]:
+    yield root / "CMakeLists.txt"
+    for folder in ("engine", "bindings"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in {".h", ".cpp", ".cu", ".cuh"} or path.name == "CMakeLists.txt":
+                yield path
+
+
+def main() -> int:
+    name, root = sys.argv[1], Path(sys.argv[2])
+    checked = RULES[name]
+    problems = list(self_test(checked))
+    count = 0
+    for path in sources(root):
+        count += 1
+        relative = path.relative_to(root).as_posix()
+        for line, problem in checked.rule(relative, path.read_text()):
+            problems.append(f"{relative}:{line}: {problem}")
+    if count < 10:
+        problems.append(f"only {count} source files under {root}: wrong folder?")
+    print("\n".join(problems) if problems else f"{name}: {count} files, {len(checked.bad)} bad snippets reported")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
