@@ -59,13 +59,17 @@ std::shared_ptr<ForwardContext> current_forward_context();
 bool is_forward_context_available();
 
 // Makes a context current on this thread for the lifetime of the scope; null hides the outer one. What was current before is
-// current again afterwards, also when an exception leaves the scope. Scopes nest.
+// current again afterwards, also when an exception leaves the scope. Scopes nest: each keeps what it covered, so together
+// they are the thread's stack of contexts. A scope ends on the thread that made it.
 class ScopedForwardContext {
  public:
   explicit ScopedForwardContext(std::shared_ptr<ForwardContext> context);
   ~ScopedForwardContext();
   ScopedForwardContext(const ScopedForwardContext&) = delete;
   ScopedForwardContext& operator=(const ScopedForwardContext&) = delete;
+
+ private:
+  std::shared_ptr<ForwardContext> covered_;
 };
 
 }  // namespace reprise

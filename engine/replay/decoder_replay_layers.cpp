@@ -1,0 +1,126 @@
+#include "reprise/decoder_replay_layers.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+
+#include <utility>
+
+#include "replay/cpu_storage.h"
+#include "replay/replay_rows.h"
+#include "replay/row_copy.h"
+#include "reprise/error.h"
+
+namespace reprise {
+namespace {
+
+bool copies_as_bytes(const at::Tensor& tensor) {
+  return has_byte_rows(tensor) && !(at::GradMode::is_enabled() && tensor.requires_grad());
+}
+
+at::DimVector with_rows(const at::Tensor& tensor, int64_t num_rows) {
+  at::DimVector sizes(tensor.sizes());
+  sizes[0] = num_rows;
+  return sizes;
+}
+
+at::Tensor gather(const at::Tensor& state, const ReplayRows& kept, WarmBuffers& warm_buffers, size_t input) {
+  if (!copies_as_bytes(state)) return state.index_select(0, kept.index_on(state.device()));
+  const at::Tensor gathered = warm_buffers.take(input, with_rows(state, kept.size()), state.options());
+  gather_rows(state, kept, gathered);
+  return gathered;
+}
+
+at::Tensor scatter(const at::Tensor& output, const ReplayRows& kept, int64_t num_rows) {
+  if (!copies_as_bytes(output)) {
+    return at::zeros(with_rows(output, num_rows), output.options())
+        .index_copy_(0, kept.index_on(output.device()).to(at::kLong), output);
+  }
+  const at::Tensor scattered = lazy_zeros(with_rows(output, num_rows), output.options());
+  scatter_rows(output.contiguous(), kept, scattered);
+  return scattered;
+}
+
+// In place and right for rows in any order: the kept rows leave the buffer before any comes back.
+void compact(const at::Tensor& buffer, const ReplayRows& kept) {
+  if (kept.is_one_run() && kept.first() == 0) return;
+  const at::Tensor rows = buffer.index_select(0, kept.index_on(buffer.device()));
+  buffer.narrow(0, 0, kept.size()).copy_(rows);
+}
+
+void check_inputs(const ReplayRows& kept, const std::vector<at::Tensor>& inputs,
+                  const std::vector<at::Tensor>& row_buffers) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined()) continue;
+    REPRISE_REQUIRE(inputs[i].dim() >= 1, "[DecoderReplayLayers] wanted per-row inputs but input ", i,
+                    " is a scalar; pass tensors whose first dimension is the batch's rows");
+    kept.check_within(inputs[i].size(0), i == 0 ? "hidden_states" : "a state");
+  }
+  for (const at::Tensor& buffer : row_buffers) {
+    kept.check_within(buffer.size(0), "a row buffer");
+    REPRISE_REQUIRE(kept.size() <= buffer.size(0), "[DecoderReplayLayers] wanted at most ", buffer.size(0),
+                    " rows, as many as the shortest row buffer has, but got ", kept.size());
+  }
+}
+
+}  // namespace
+
+DecoderReplayLayers::DecoderReplayLayers(int64_t window, RunLayers run_layers, States row_buffers)
+    : window_(window),
+      run_layers_(std::move(run_layers)),
+      row_buffers_(std::move(row_buffers)),
+      warm_buffers_(std::make_shared<WarmBuffers>()) {
+  REPRISE_REQUIRE(window_ >= 1, "[DecoderReplayLayers] wanted a window of at least 1 row but got ", window_);
+  REPRISE_REQUIRE(run_layers_ != nullptr, "[DecoderReplayLayers] wanted a function to run the layers but got none");
+  for (const at::Tensor& buffer : row_buffers_) {
+    REPRISE_REQUIRE(buffer.defined() && buffer.dim() >= 1,
+                    "[DecoderReplayLayers] wanted row buffers whose first dimension is the batch's rows");
+  }
+}
+
+DecoderReplayLayers::States DecoderReplayLayers::run_on_rows(const ReplayRows& kept, const States& inputs,
+                                                             bool allow_views) {
+  check_inputs(kept, inputs, row_buffers_);
+  for (const at::Tensor& buffer : row_buffers_) compact(buffer, kept);
+  States gathered;
+  gathered.reserve(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined()) {
+      gathered.emplace_back();
+    } else if (allow_views && kept.is_one_run()) {
+      gathered.push_back(inputs[i].narrow(0, kept.first(), kept.size()));
+    } else {
+      gathered.push_back(gather(inputs[i], kept, *warm_buffers_, i));
+    }
+  }
+  States outputs;
+  {
+    const ScopedForwardContext scope(forward_context);
+    outputs = run_layers_(gathered);
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const at::Tensor& output = outputs[i];
+    if (!output.defined()) continue;
+    REPRISE_REQUIRE(output.dim() >= 1 && output.size(0) == kept.size(), "[DecoderReplayLayers] wanted output ", i,
+                    " of run_layers to have ", kept.size(), " rows, one per kept row, but got shape ", output.sizes());
+  }
+  return outputs;
+}
+
+DecoderReplayLayers::States DecoderReplayLayers::operator()(const States& inputs) {
+  if (!rows.defined()) return run_layers_(inputs);
+  REPRISE_REQUIRE(!inputs.empty() && inputs[0].defined() && inputs[0].dim() >= 1,
+                  "[DecoderReplayLayers] wanted hidden states, one row per row of the batch, as the first input");
+  const ReplayRows kept(rows);
+  States outputs = run_on_rows(kept, inputs, /*allow_views=*/false);
+  for (at::Tensor& output : outputs) {
+    if (output.defined()) output = scatter(output, kept, inputs[0].size(0));
+  }
+  return outputs;
+}
+
+DecoderReplayLayers::States DecoderReplayLayers::run_kept(const States& inputs) {
+  if (!rows.defined()) return run_layers_(inputs);
+  return run_on_rows(ReplayRows(rows), inputs, /*allow_views=*/true);
+}
+
+}  // namespace reprise
