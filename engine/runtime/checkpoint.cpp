@@ -1,0 +1,180 @@
+#include "runtime/checkpoint.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "models/json_file.h"
+#include "reprise/error.h"
+#include "runtime/dequantize.h"
+
+namespace reprise {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+// Parts of a release that a text engine has no use for.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kOtherModalities = {
+    {{"mtp.", "drafter"}, {"vision.", "vision"}, {"aligner.", "vision"}, {"image_", "vision"}}};
+
+std::string join(const std::vector<std::string>& names) {
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+// "layers.0.attn.wq_a.weight" -> "layers.0.attn.wq_a.scale"; empty for a tensor that can have no scale.
+std::string scale_name(const std::string& name) {
+  constexpr std::string_view kSuffix = ".weight";
+  return name.ends_with(kSuffix) ? name.substr(0, name.size() - kSuffix.size()) + ".scale" : "";
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const std::string& checkpoint_dir, Progress on_progress)
+    : checkpoint_dir_(checkpoint_dir), on_progress_(std::move(on_progress)) {
+  const auto single = (fs::path(checkpoint_dir) / kSingleFile).string();
+  const auto index = (fs::path(checkpoint_dir) / kIndexFile).string();
+  if (fs::exists(single)) {
+    add_file(single);
+  } else {
+    REPRISE_REQUIRE(fs::exists(index), "[load] wanted ", kSingleFile, " or ", kIndexFile, " in ", checkpoint_dir,
+                    " but there is neither");
+    load_index(index);
+  }
+  pass_over_other_modalities();
+  for (const auto& [name, located] : tensors_) total_bytes_ += static_cast<int64_t>(located.tensor->data.size());
+}
+
+void Checkpoint::add_file(const std::string& path) {
+  files_.push_back(std::make_unique<SafetensorsFile>(path));
+  const auto& file = *files_.back();
+  for (const auto& [name, tensor] : file.tensors()) {
+    const auto [before, added] = tensors_.try_emplace(name, Located{&file, &tensor});
+    REPRISE_REQUIRE(added, "[", path, "] tensor ", name, " also stands in ", before->second.file->path());
+  }
+}
+
+void Checkpoint::load_index(const std::string& index_path) {
+  const nlohmann::json index = read_json_file(index_path);
+  const auto map = index.find("weight_map");
+  REPRISE_REQUIRE(map != index.end() && map->is_object(), "[", index_path,
+                  "] wanted an object \"weight_map\" but there is none");
+  std::set<std::string> shards;
+  for (const auto& [name, shard] : map->items()) {
+    REPRISE_REQUIRE(shard.is_string(), "[", index_path, "] tensor ", name, " wanted a file name but got ",
+                    shard.dump());
+    const fs::path file = shard.get<std::string>();
+    REPRISE_REQUIRE(!file.empty() && file == file.filename() && file != "." && file != "..", "[", index_path,
+                    "] tensor ", name, " wanted the name of a file in the same folder but got ", shard.dump());
+    shards.insert(file.string());
+  }
+  std::vector<std::string> absent;
+  for (const auto& shard : shards) {
+    if (!fs::exists(fs::path(checkpoint_dir_) / shard)) absent.push_back(shard);
+  }
+  REPRISE_REQUIRE(absent.empty(), "[", index_path, "] names files that are not there: ", join(absent),
+                  "; is the download complete?");
+  for (const auto& shard : shards) add_file((fs::path(checkpoint_dir_) / shard).string());
+
+  std::vector<std::string> lies;
+  for (const auto& [name, shard] : map->items()) {
+    const auto found = tensors_.find(name);
+    if (found == tensors_.end()) {
+      lies.push_back(concat(name, " is in none of the files (named: ", shard.get<std::string>(), ")"));
+    } else if (const auto actual = fs::path(found->second.file->path()).filename();
+               actual != shard.get<std::string>()) {
+      lies.push_back(concat(name, " is in ", actual.string(), ", not in ", shard.get<std::string>()));
+    }
+  }
+  for (const auto& [name, located] : tensors_) {
+    if (!map->contains(name)) lies.push_back(concat(name, " is in ", located.file->path(), " but not in the index"));
+  }
+  REPRISE_REQUIRE(lies.empty(), "[", index_path, "] does not agree with the files: ", join(lies));
+}
+
+void Checkpoint::pass_over_other_modalities() {
+  std::map<std::string_view, int64_t> passed;
+  std::erase_if(tensors_, [&](const auto& entry) {
+    for (const auto& [prefix, part] : kOtherModalities) {
+      if (!entry.first.starts_with(prefix)) continue;
+      ++passed[part];
+      return true;
+    }
+    return false;
+  });
+  for (const auto& [part, count] : passed) notices_.push_back(concat("passed over ", count, " ", part, " tensors"));
+}
+
+bool Checkpoint::has(const std::string& name) const { return tensors_.contains(name); }
+
+void Checkpoint::mark_used(const std::string& name) {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end() || !used_.insert(name).second) return;
+  done_bytes_ += static_cast<int64_t>(found->second.tensor->data.size());
+}
+
+void Checkpoint::take_into(const std::string& name, const at::Tensor& destination) {
+  REPRISE_REQUIRE(destination.defined() && destination.is_contiguous() && destination.device().is_cpu() &&
+                      (destination.scalar_type() == at::kFloat || destination.scalar_type() == at::kBFloat16),
+                  "[take_into] ", name, ": wanted a contiguous float32 or bfloat16 CPU tensor to fill but got another");
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    missing_.push_back(name);
+    return;
+  }
+  const auto [file, weight] = found->second;
+  const auto scale = needs_scale(weight->dtype) ? tensors_.find(scale_name(name)) : tensors_.end();
+  const StoredTensor* stored_scale = scale == tensors_.end() ? nullptr : scale->second.tensor;
+  mark_used(name);
+  if (stored_scale != nullptr) mark_used(scale->first);
+  try {
+    const WeightFormat format = weight_format(*weight, stored_scale, name);
+    const auto shape = unpacked_shape(*weight);
+    REPRISE_REQUIRE(at::IntArrayRef(shape) == destination.sizes(), name, ": wanted shape ", destination.sizes(),
+                    " but got ", at::IntArrayRef(shape), format == WeightFormat::kFp4Rows ? " (unpacked)" : "");
+    dequantize(*weight, stored_scale, format, destination, name, [&](auto part) { file->release(part); });
+    if (stored_scale != nullptr) scale->second.file->release(stored_scale->data);
+  } catch (const std::invalid_argument& error) {
+    misfits_.emplace_back(error.what());
+  }
+  if (on_progress_) on_progress_(done_bytes_, total_bytes_);
+}
+
+at::Tensor Checkpoint::take(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype) {
+  at::Tensor result = at::empty(shape, dtype);
+  take_into(name, result);
+  return result;
+}
+
+void Checkpoint::skip(const std::string& name) {
+  mark_used(name);
+  if (const auto scale = scale_name(name); !scale.empty()) mark_used(scale);
+}
+
+void Checkpoint::finish() {
+  std::vector<std::string> unknown;
+  for (const auto& [name, located] : tensors_) {
+    if (!used_.contains(name)) unknown.push_back(name);
+  }
+  if (missing_.empty() && misfits_.empty() && unknown.empty()) {
+    if (on_progress_) on_progress_(total_bytes_, total_bytes_);
+    return;
+  }
+  std::string message =
+      concat("[load] ", checkpoint_dir_, " does not hold the weights that its config.json describes:");
+  if (!missing_.empty()) message += concat("\n  ", missing_.size(), " missing: ", join(missing_));
+  for (const auto& misfit : misfits_) message += "\n  " + misfit;
+  if (!unknown.empty()) message += concat("\n  ", unknown.size(), " unknown: ", join(unknown));
+  throw std::invalid_argument(message);
+}
+
+}  // namespace reprise
