@@ -4,7 +4,8 @@
     logits = model.forward(token_ids)                       # [n, vocab], one row per token
     tokens, logits = model.generate(token_ids, 12, "bounded")
 
-Shapes: n rows (tokens), S residual streams, H hidden size, N heads, D head dim, R rotary channels, G compressed positions.
+Shapes: n rows (tokens), S residual streams, H hidden size, N heads, D head dim, R rotary channels,
+G compressed positions.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def qdq_nvfp4(x: Tensor) -> Tensor:
 
 
 def dequantize(weight: Tensor, scale: Tensor | None) -> Tensor:
-    """A checkpoint tensor as fp32. `scale` is E8M0, per 32x32 block or per row and 32 columns; I8 holds two E2M1 each."""
+    """A checkpoint tensor as fp32. `scale` is E8M0, per 32x32 block or per row and 32 columns; I8 packs two E2M1."""
     if scale is None:
         return weight.float()
     if weight.dtype == torch.int8:  # even column in the low nibble; bit 3 of a code is its sign
@@ -317,7 +318,7 @@ class ReferenceModel:
 
     # Residual streams -------------------------------------------------------------------------------------------------
     def mix(self, name: str, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """pre [n, S] weighs the streams into a block's input; post [n, S] and comb [n, S in, S out] spread its output."""
+        """pre [n, S] weighs the streams into a block's input; post [n, S], comb [n, S in, S out] spread its output."""
         c, s = self.config, self.config.hc_mult
         z = x.flatten(1)
         u = (z @ self.weights[name + "_fn"].T) * torch.rsqrt(z.square().mean(-1, keepdim=True) + c.rms_norm_eps)
@@ -366,7 +367,7 @@ class ReferenceModel:
         probabilities = torch.cat([scores, sink], -1).softmax(-1)[..., :-1]  # the sink's value is zero
         out = rope(torch.einsum("ntk,kd->tnd", probabilities, keys), computed, frequencies, inverse=True)
 
-        grouped = out.reshape(len(computed), c.o_groups, -1)
+        grouped = out.flatten(1).unflatten(1, (c.o_groups, -1))
         wo_a = self.weights[p + "wo_a.weight"].unflatten(0, (c.o_groups, -1))  # [groups, o_lora_rank, N/groups * D]
         y = self.linear(p + "wo_b", torch.einsum("tgi,goi->tgo", grouped, wo_a).flatten(1))
         return torch.cat([y.new_full((rows.first_computed, y.shape[1]), torch.nan), y]) if len(y) < n else y
