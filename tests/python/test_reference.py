@@ -184,3 +184,19 @@ def test_checkpoint_formats() -> None:
     packed = torch.full((2, 32), 0x2F, dtype=torch.uint8).view(torch.int8)  # even columns code 15, odd ones code 2
     want = torch.tensor([[0.5, 1.0], [2.0, 4.0]]).repeat_interleave(32, 1) * torch.tensor([-6.0, 1.0]).repeat(32)
     assert torch.equal(reference.dequantize(packed, scale), want)
+
+
+# Residual streams -----------------------------------------------------------------------------------------------------
+def test_mix_at_its_limits() -> None:
+    """hc_eps keeps every weight above zero, and an all-zero row stays finite."""
+    model = ReferenceModel(DATA / "v41-tiny")
+    base = torch.cat(
+        [torch.tensor([-200.0, 0, 0, 200]), torch.tensor([-200.0, 0, 0, 200]), 200 * torch.eye(4).flatten()]
+    )
+    model.weights.loaded["layers.0.hc_attn_base"] = base
+    pre, post, comb = model.mix("layers.0.hc_attn", torch.zeros(2, 4, 64))
+    torch.testing.assert_close(pre, torch.tensor([[1e-6, 0.5 + 1e-6, 0.5 + 1e-6, 1 + 1e-6]] * 2), rtol=1e-6, atol=0)
+    assert post.tolist() == [[0, 1, 1, 2]] * 2
+    # Softmax gives the identity; hc_eps is added to each entry and the sums move it by its square only.
+    want = torch.full((4, 4), 1e-6).fill_diagonal_(1.0)
+    torch.testing.assert_close(comb, want.expand(2, 4, 4), rtol=1e-4, atol=0)
