@@ -1,6 +1,6 @@
 """Checks how the sources are compiled: `check_compile_commands.py COMPILE_COMMANDS_JSON`.
 
-The control plane has no torch on its include path; every engine source is compiled without contraction and without fast math.
+The control plane has no torch on its include path; every engine source is compiled without contraction and fast math.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks one rule of the house over the sources: `check_source.py RULE ROOT`.
 
-A rule takes a file's path (relative to the root) and its text, and yields what is wrong. Beside it stand bad snippets, which
-it must report, and good ones, which it must not; both are checked before the sources are.
+A rule takes a file's path (relative to the root) and its text, and yields what is wrong. Beside it stand bad snippets,
+which it must report, and good ones, which it must not; both are checked before the sources are.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ UMBRELLAS = {
 TENSOR_HEADERS = {"ATen/core/Tensor.h"}  # all that a header of ours may include of torch
 PYTHON_HEADER = re.compile(r"pybind11/|torch/csrc/(autograd/python|utils/pybind|Dtype|THP|Exceptions)|torch/python")
 OWNING = re.compile(r"\bnew\b|\bdelete\b")
-NOISY = re.compile(
+NOISY = re.compile(  # abort(id) is Engine's own
     r"\bstd::(cout|cerr|clog|print|println|abort|exit|terminate|getenv)\b"
-    r"|\b(v?f?printf|puts|fputs|perror|_?exit|quick_exit|getenv|secure_getenv)\s*\(|\babort\s*\(\s*\)"  # Engine::abort(id) is ours
+    r"|\b(v?f?printf|puts|fputs|perror|_?exit|quick_exit|getenv|secure_getenv)\s*\(|\babort\s*\(\s*\)"
 )
 FAST_MATH = re.compile(
     r"-ffast-math|-Ofast|-funsafe-math-optimizations|-fassociative-math|-ffp-contract=(fast|on)"

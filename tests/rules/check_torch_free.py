@@ -1,4 +1,4 @@
-"""Compiles each torch-free header alone, without torch on the include path: `check_torch_free.py COMPILER ENGINE_FOLDER`."""
+"""Compiles each torch-free header alone, without torch on the path: `check_torch_free.py COMPILER ENGINE_FOLDER`."""
 
 from __future__ import annotations
 

@@ -1,0 +1,67 @@
+# make demo | test | build | lint | format | wheel-check | clean
+# Sets up .venv and build/ as needed; a second run finds both ready. CI=1 turns warnings into errors.
+SHELL := /bin/bash
+PYTHON ?= python3
+PRESET ?= $(if $(CI),ci,default)
+BUILD := build/$(PRESET)
+READY := .venv/.ready
+USER_PATH := $(PATH)
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+.PHONY: demo test build module lint format wheel-check clean
+
+demo: module
+	python examples/demo.py tests/data/v41-tiny-engram
+
+test: build
+	@rm -f $(BUILD)/ctest.xml $(BUILD)/pytest.xml; \
+	ctest --preset $(PRESET) --output-junit $(CURDIR)/$(BUILD)/ctest.xml; ctest=$$?; \
+	python -m pytest --junitxml=$(BUILD)/pytest.xml; pytest=$$?; \
+	python tests/summary.py $(BUILD)/ctest.xml $(BUILD)/pytest.xml && exit $$((ctest | pytest))
+
+build: $(BUILD)/build.ninja
+	@cmake --build --preset $(PRESET)
+
+module: $(BUILD)/build.ninja
+	@cmake --build --preset $(PRESET) --target _reprise_stub
+
+$(BUILD)/build.ninja: $(READY) CMakePresets.json
+	cmake --preset $(PRESET)
+
+# Everything comes from pip, CMake and ninja too. python/ is put on the path, so that the package is used where it stands.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "wanted Python 3.10 or newer but got $$($(PYTHON) --version 2>&1): make PYTHON=/path/to/python3" >&2; exit 1; }
+	@command -v $${CXX:-c++} >/dev/null || { echo "no C++ compiler found: apt install g++ (12 or newer), or set CXX" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || { echo "python -m venv failed: apt install python3-venv" >&2; exit 1; }
+	python -m pip install --quiet --upgrade 'pip>=25.1,<27'
+	python -m pip install --group dev
+	@python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' | \
+	  { read -r site && echo '$(CURDIR)/python' >"$$site/reprise.pth"; }
+	@printf '#!%s\nimport sys\n\nfrom reprise.cli import main\n\nsys.exit(main())\n' '$(CURDIR)/.venv/bin/python' >.venv/bin/reprise
+	@chmod +x .venv/bin/reprise
+	@touch $@
+
+SOURCES = $$(git ls-files '*.h' '*.cpp')
+
+lint: $(READY)
+	ruff check .
+	ruff format --check .
+	clang-format --dry-run -Werror $(SOURCES)
+
+format: $(READY)
+	ruff format .
+	ruff check --fix .
+	clang-format -i $(SOURCES)
+
+# A wheel as a user gets it: built by pip in isolation, installed beside torch in a venv of its own, used from outside.
+wheel-check: export PATH := $(USER_PATH)
+wheel-check: $(READY)
+	rm -rf build/wheel
+	$(PYTHON) -m venv build/wheel/venv
+	build/wheel/venv/bin/python -m pip install --quiet torch==2.13.0
+	build/wheel/venv/bin/python -m pip install .
+	cd build/wheel && venv/bin/python $(CURDIR)/tests/consumer/wheel.py $(CURDIR)/tests/data/v41-tiny-engram
+
+clean:
+	rm -rf build .venv python/reprise/_reprise*
