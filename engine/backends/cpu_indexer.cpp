@@ -1,0 +1,181 @@
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "backends/block_product.h"
+#include "backends/clones.h"
+#include "backends/indexer.h"
+#include "backends/row_ops.h"
+#include "reprise/error.h"
+
+namespace reprise {
+
+namespace {
+
+// Positions scored by one product.
+constexpr int64_t kScoreBlock = 128;
+
+// scores[c] = sum_h w[h] relu(dots[c, h]), heads in 16 lanes added in one fixed order.
+REPRISE_CLONES void weigh_heads(const float* dots, const float* w, int64_t count, int64_t heads, float* scores) {
+  constexpr int kLanes = 16;
+  for (int64_t c = 0; c < count; ++c) {
+    const float* row = dots + c * heads;
+    float lanes[kLanes] = {};
+    int64_t h = 0;
+    for (; h + kLanes <= heads; h += kLanes) {
+      for (int j = 0; j < kLanes; ++j) lanes[j] += w[h + j] * (row[h + j] > 0 ? row[h + j] : 0.0f);
+    }
+    for (int j = 0; h + j < heads; ++j) lanes[j] += w[h + j] * (row[h + j] > 0 ? row[h + j] : 0.0f);
+    for (int width = kLanes / 2; width > 0; width /= 2) {
+      for (int j = 0; j < width; ++j) lanes[j] += lanes[j + width];
+    }
+    scores[c] = lanes[0];
+  }
+}
+
+// The `keep` best of `count` scores as ascending indices; equal scores: the lower index. `order` is scratch [count].
+void keep_best(const float* scores, int64_t count, int64_t keep, int32_t* order) {
+  std::iota(order, order + count, 0);
+  if (count <= keep) return;
+  std::nth_element(order, order + keep, order + count, [scores](int32_t a, int32_t b) {
+    return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
+  });
+  std::sort(order, order + keep);
+}
+
+void write_row(const int32_t* kept, int64_t count, int64_t width, int32_t* out) {
+  std::copy(kept, kept + count, out);
+  std::fill(out + count, out + width, -1);
+}
+
+template <typename T>
+class SelectKernel {
+ public:
+  SelectKernel(const at::Tensor& q, const at::Tensor& w, const IndexerParams& params, at::Tensor& selection, at::Tensor& candidates)
+      : p_(params),
+        q_(q.const_data_ptr<T>()),
+        w_(w.const_data_ptr<float>()),
+        selection_(selection.mutable_data_ptr<int32_t>()),
+        topk_(selection.size(1)),
+        candidates_(candidates.defined() ? candidates.mutable_data_ptr<int32_t>() : nullptr),
+        max_blocks_(candidates.defined() ? candidates.size(1) : 0),
+        // Sized by what the block table can hold, so that scratch does not grow as a request does.
+        capacity_(params.keys.block_table.size(1) * params.keys.cells_per_page),
+        path_(cpu::product_path(q.scalar_type())) {}
+
+  void row(int64_t t) const {
+    const int32_t sequence = p_.rows.sequence_index.const_data_ptr<int32_t>()[t];
+    const int64_t visible = sequence < 0 ? 0 : (p_.rows.positions.const_data_ptr<int64_t>()[t] + 1) / p_.ratio;
+    int32_t* positions = cpu::Scratch::get<int32_t>(0, capacity_);
+    const int64_t count = list_positions(t, visible, positions);
+    const int64_t blocks = p_.candidate_block_size > 0 ? (visible + p_.candidate_block_size - 1) / p_.candidate_block_size : 0;
+    const bool choose_positions = count > topk_;
+    const bool choose_blocks = candidates_ != nullptr && blocks > max_blocks_;
+    float* scores = cpu::Scratch::get<float>(1, capacity_);
+    if (choose_positions || choose_blocks) {
+      score(t, p_.rows.state_slots.const_data_ptr<int32_t>()[sequence], positions, count, scores);
+    }
+    int32_t* order = cpu::Scratch::get<int32_t>(2, capacity_);
+    const int64_t kept = std::min(count, topk_);
+    keep_best(scores, count, topk_, order);
+    for (int64_t i = 0; i < kept; ++i) order[i] = positions[order[i]];
+    write_row(order, kept, topk_, selection_ + t * topk_);
+    if (candidates_ == nullptr) return;
+
+    float* best = cpu::Scratch::get<float>(3, capacity_);
+    if (choose_blocks) {
+      for (int64_t b = 0; b < blocks; ++b) {
+        const int64_t first = b * p_.candidate_block_size;
+        best[b] = *std::max_element(scores + first, scores + std::min(first + p_.candidate_block_size, visible));
+      }
+      best[blocks - 1] = std::numeric_limits<float>::infinity();
+    }
+    keep_best(best, blocks, max_blocks_, order);
+    write_row(order, std::min(blocks, max_blocks_), max_blocks_, candidates_ + t * max_blocks_);
+  }
+
+ private:
+  int64_t list_positions(int64_t t, int64_t visible, int32_t* positions) const {
+    if (!p_.candidates_in.defined()) {
+      std::iota(positions, positions + visible, 0);
+      return visible;
+    }
+    const int64_t width = p_.candidates_in.size(1);
+    const int32_t* blocks = p_.candidates_in.const_data_ptr<int32_t>() + t * width;
+    int64_t count = 0;
+    for (int64_t b = 0; b < width && blocks[b] >= 0; ++b) {
+      const int64_t first = blocks[b] * p_.candidate_block_size;
+      const int64_t last = std::min(first + p_.candidate_block_size, visible);
+      for (int64_t c = first; c < last; ++c) positions[count++] = static_cast<int32_t>(c);
+    }
+    return count;
+  }
+
+  void score(int64_t t, int32_t slot, const int32_t* positions, int64_t count, float* scores) const {
+    const int64_t heads = p_.num_heads;
+    const int64_t dim = p_.head_dim;
+    const int32_t* table = p_.keys.block_table.const_data_ptr<int32_t>() + slot * p_.keys.block_table.size(1);
+    const T* cells = p_.keys.cells.const_data_ptr<T>();
+    T* query = cpu::Scratch::get<T>(4, heads * dim);
+    operand(q_ + t * heads * dim, query);
+    T* keys = cpu::Scratch::get<T>(5, kScoreBlock * dim);
+    float* dots = cpu::Scratch::get<float>(6, kScoreBlock * heads);
+    for (int64_t first = 0; first < count; first += kScoreBlock) {
+      const int64_t size = std::min(kScoreBlock, count - first);
+      for (int64_t i = 0; i < size; ++i) {
+        const int64_t c = positions[first + i];
+        const int64_t cell = table[c / p_.keys.cells_per_page] * p_.keys.cells_per_page + c % p_.keys.cells_per_page;
+        std::memcpy(keys + i * dim, cells + cell * dim, static_cast<size_t>(dim) * sizeof(T));
+      }
+      cpu::block_product(path_, size, heads, dim, keys, dim, query, heads, dots, heads);
+      weigh_heads(dots, w_ + t * heads, size, heads, scores + first);
+    }
+  }
+
+  // q^T [d_idx, n_idx] in the product's layout.
+  void operand(const T* q, T* out) const {
+    for (int64_t h = 0; h < p_.num_heads; ++h) {
+      for (int64_t d = 0; d < p_.head_dim; ++d) {
+        const int64_t at = sizeof(T) == 2 ? (d / 2 * p_.num_heads + h) * 2 + d % 2 : d * p_.num_heads + h;
+        out[at] = q[h * p_.head_dim + d];
+      }
+    }
+  }
+
+  const IndexerParams& p_;
+  const T* q_;
+  const float* w_;
+  int32_t* selection_;
+  int64_t topk_;
+  int32_t* candidates_;
+  int64_t max_blocks_;
+  int64_t capacity_;
+  cpu::ProductPath path_;
+};
+
+template <typename T>
+void select(const at::Tensor& q, const at::Tensor& w, const IndexerParams& params, at::Tensor& selection, at::Tensor& candidates) {
+  const SelectKernel<T> kernel(q, w, params, selection, candidates);
+  at::parallel_for(0, q.size(0), 1, [&](int64_t begin, int64_t end) {
+    const cpu::ProductScope scope(q.scalar_type());
+    for (int64_t t = begin; t < end; ++t) kernel.row(t);
+  });
+}
+
+}  // namespace
+
+void select_compressed(const at::Tensor& q, const at::Tensor& w, const IndexerParams& params, at::Tensor selection,
+                       at::Tensor candidates_out) {
+  REPRISE_ENSURE(q.is_contiguous() && w.is_contiguous() && selection.is_contiguous() && selection.size(0) == q.size(0),
+                 "one dense row of selection per query row");
+  if (q.scalar_type() == at::kFloat) {
+    select<float>(q, w, params, selection, candidates_out);
+  } else {
+    select<c10::BFloat16>(q, w, params, selection, candidates_out);
+  }
+}
+
+}  // namespace reprise

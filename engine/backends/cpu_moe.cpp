@@ -1,0 +1,157 @@
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "backends/clones.h"
+#include "backends/moe.h"
+#include "backends/row_ops.h"
+#include "backends/vector_math.h"
+#include "reprise/error.h"
+
+namespace reprise {
+
+namespace {
+
+// Rows that one expert takes at a time.
+constexpr int64_t kRowBlock = 128;
+
+REPRISE_CLONES void score_row(const float* logits, float* scores, int64_t n) {
+  for (int64_t e = 0; e < n; ++e) scores[e] = std::sqrt(softplus_f(logits[e]));
+}
+
+// A run of (row, expert) pairs of one expert.
+struct ExpertBlock {
+  int64_t expert = 0;  // the number of routed experts = the shared one
+  int64_t first = 0;   // in `pairs`, or the first row for the shared expert
+  int64_t count = 0;
+};
+
+// Rows grouped by expert: pair p = t * k + j is the j-th expert of row t.
+struct Grouping {
+  std::vector<int64_t> pairs;
+  std::vector<ExpertBlock> blocks;
+};
+
+Grouping group_by_expert(const at::Tensor& experts, int64_t num_experts) {
+  const int32_t* ids = experts.const_data_ptr<int32_t>();
+  const int64_t count = experts.numel();
+  std::vector<int64_t> starts(static_cast<size_t>(num_experts + 1), 0);
+  for (int64_t p = 0; p < count; ++p) ++starts[static_cast<size_t>(ids[p] + 1)];
+  std::partial_sum(starts.begin(), starts.end(), starts.begin());
+  Grouping grouping;
+  for (int64_t e = 0; e < num_experts; ++e) {
+    const int64_t end = starts[static_cast<size_t>(e + 1)];
+    for (int64_t first = starts[static_cast<size_t>(e)]; first < end; first += kRowBlock) {
+      grouping.blocks.push_back({e, first, std::min(kRowBlock, end - first)});
+    }
+  }
+  grouping.pairs.resize(static_cast<size_t>(count));
+  for (int64_t p = 0; p < count; ++p) grouping.pairs[static_cast<size_t>(starts[static_cast<size_t>(ids[p])]++)] = p;
+  for (int64_t first = 0; first < experts.size(0); first += kRowBlock) {
+    grouping.blocks.push_back({num_experts, first, std::min(kRowBlock, experts.size(0) - first)});
+  }
+  return grouping;
+}
+
+}  // namespace
+
+ExpertRoutes route_experts(const at::Tensor& logits, const at::Tensor& bias, int64_t k, double scale) {
+  const int64_t rows = logits.size(0);
+  const int64_t num_experts = logits.size(1);
+  ExpertRoutes routes{at::empty({rows, k}, logits.options().dtype(at::kInt)), at::empty({rows, k}, logits.options())};
+  const float* in = logits.const_data_ptr<float>();
+  const float* b = bias.const_data_ptr<float>();
+  int32_t* ids = routes.experts.mutable_data_ptr<int32_t>();
+  float* weights = routes.weights.mutable_data_ptr<float>();
+  at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
+    float* scores = cpu::Scratch::get<float>(0, num_experts);
+    int32_t* order = cpu::Scratch::get<int32_t>(1, num_experts);
+    for (int64_t t = begin; t < end; ++t) {
+      score_row(in + t * num_experts, scores, num_experts);
+      std::iota(order, order + num_experts, 0);
+      std::partial_sort(order, order + k, order + num_experts, [&](int32_t x, int32_t y) {
+        const float a = scores[x] + b[x];
+        const float c = scores[y] + b[y];
+        return a > c || (a == c && x < y);
+      });
+      std::sort(order, order + k);
+      float total = 0;
+      for (int64_t j = 0; j < k; ++j) total += scores[order[j]];
+      for (int64_t j = 0; j < k; ++j) {
+        ids[t * k + j] = order[j];
+        weights[t * k + j] = scores[order[j]] / (total + 1e-20f) * static_cast<float>(scale);
+      }
+    }
+  });
+  return routes;
+}
+
+at::Tensor mixture_of_experts(const at::Tensor& x, const ExpertRoutes& routes, const std::vector<GatedWeights>& experts,
+                              const GatedWeights& shared, double swiglu_limit) {
+  const int64_t rows = x.size(0);
+  const int64_t hidden = x.size(1);
+  const int64_t k = routes.experts.size(1);
+  REPRISE_ENSURE(x.is_contiguous(), "mixture_of_experts takes dense rows");
+  const auto num_experts = static_cast<int64_t>(experts.size());
+  const auto grouping = group_by_expert(routes.experts, num_experts);
+  const auto dtype = x.scalar_type();
+  const size_t size = x.element_size();
+  const auto path = cpu::product_path(dtype);
+  const auto limit = static_cast<float>(swiglu_limit);
+  // Each pair's output, then the shared expert's, float32.
+  at::Tensor outputs = at::empty({rows * (k + 1), hidden}, x.options().dtype(at::kFloat));
+  at::Tensor y = at::empty({rows, hidden}, x.options());
+  const auto* in = static_cast<const std::byte*>(x.const_data_ptr());
+  float* out = outputs.mutable_data_ptr<float>();
+  const float* weights = routes.weights.const_data_ptr<float>();
+
+  at::parallel_for(0, static_cast<int64_t>(grouping.blocks.size()), 1, [&](int64_t begin, int64_t end) {
+    const cpu::ProductScope scope(dtype);
+    for (int64_t i = begin; i < end; ++i) {
+      const auto& block = grouping.blocks[static_cast<size_t>(i)];
+      const bool is_shared = block.expert == num_experts;
+      const GatedWeights& w = is_shared ? shared : experts[static_cast<size_t>(block.expert)];
+      const int64_t inner = w.w1.out_features();
+      const int64_t* pairs = grouping.pairs.data() + block.first;
+      const std::byte* a = in + static_cast<size_t>(block.first * hidden) * size;
+      if (!is_shared) {
+        auto* gathered = cpu::Scratch::get<std::byte>(0, static_cast<int64_t>(size) * block.count * hidden);
+        const size_t row_bytes = static_cast<size_t>(hidden) * size;
+        for (int64_t r = 0; r < block.count; ++r) {
+          std::memcpy(gathered + static_cast<size_t>(r) * row_bytes, in + static_cast<size_t>(pairs[r] / k) * row_bytes, row_bytes);
+        }
+        a = gathered;
+      }
+      float* gate = cpu::Scratch::get<float>(1, block.count * inner);
+      float* up = cpu::Scratch::get<float>(2, block.count * inner);
+      cpu::packed_product(w.w1, block.count, a, hidden, gate, inner, path);
+      cpu::packed_product(w.w3, block.count, a, hidden, up, inner, path);
+      cpu::clamped_swiglu(gate, up, limit, gate, block.count * inner);
+      auto* h = cpu::Scratch::get<std::byte>(3, static_cast<int64_t>(size) * block.count * inner);
+      cpu::store_row(gate, h, dtype, block.count * inner);
+      if (is_shared) {
+        cpu::packed_product(w.w2, block.count, h, inner, out + (rows * k + block.first) * hidden, hidden, path);
+        continue;
+      }
+      float* result = cpu::Scratch::get<float>(4, block.count * hidden);
+      cpu::packed_product(w.w2, block.count, h, inner, result, hidden, path);
+      for (int64_t r = 0; r < block.count; ++r) cpu::scale(weights[pairs[r]], result + r * hidden, out + pairs[r] * hidden, hidden);
+    }
+  });
+
+  auto* target = static_cast<std::byte*>(y.mutable_data_ptr());
+  at::parallel_for(0, rows, 8, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      float* sum = out + (rows * k + t) * hidden;
+      for (int64_t j = 0; j < k; ++j) cpu::add_scaled(1.0f, out + (t * k + j) * hidden, sum, hidden);
+      cpu::store_row(sum, target + static_cast<size_t>(t * hidden) * size, dtype, hidden);
+    }
+  });
+  return y;
+}
+
+}  // namespace reprise

@@ -1,0 +1,83 @@
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+
+#include "backends/norm.h"
+#include "backends/row_ops.h"
+#include "reprise/error.h"
+
+namespace reprise {
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  const int64_t rows = x.size(0);
+  const int64_t n = x.size(1);
+  REPRISE_ENSURE(x.is_contiguous() && weight.numel() == n, "rms_norm takes dense rows of the weight's size");
+  at::Tensor y = at::empty({rows, n}, x.options());
+  const size_t row_bytes = static_cast<size_t>(n) * x.element_size();
+  const auto dtype = x.scalar_type();
+  const auto* in = static_cast<const std::byte*>(x.const_data_ptr());
+  auto* out = static_cast<std::byte*>(y.mutable_data_ptr());
+  const float* w = weight.const_data_ptr<float>();
+  at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
+    float* wide = cpu::Scratch::get<float>(0, n);
+    for (int64_t t = begin; t < end; ++t) {
+      cpu::load_row(in + static_cast<size_t>(t) * row_bytes, dtype, wide, n);
+      cpu::rms_norm(wide, w, static_cast<float>(eps), wide, n);
+      cpu::store_row(wide, out + static_cast<size_t>(t) * row_bytes, dtype, n);
+    }
+  });
+  return y;
+}
+
+at::Tensor to_float(const at::Tensor& x) {
+  if (x.scalar_type() == at::kFloat) return x;
+  REPRISE_ENSURE(x.is_contiguous(), "to_float takes a dense tensor");
+  at::Tensor y = at::empty(x.sizes(), x.options().dtype(at::kFloat));
+  const auto* in = static_cast<const std::byte*>(x.const_data_ptr());
+  float* out = y.mutable_data_ptr<float>();
+  const size_t size = x.element_size();
+  at::parallel_for(0, x.numel(), 1 << 16, [&](int64_t begin, int64_t end) {
+    cpu::load_row(in + static_cast<size_t>(begin) * size, x.scalar_type(), out + begin, end - begin);
+  });
+  return y;
+}
+
+at::Tensor embed_streams(const at::Tensor& table, const at::Tensor& ids, int64_t streams) {
+  const int64_t rows = ids.size(0);
+  const int64_t hidden = table.size(1);
+  at::Tensor x = at::empty({rows, streams, hidden}, table.options());
+  const size_t row_bytes = static_cast<size_t>(hidden) * table.element_size();
+  const auto* in = static_cast<const std::byte*>(table.const_data_ptr());
+  auto* out = static_cast<std::byte*>(x.mutable_data_ptr());
+  const int64_t* id = ids.const_data_ptr<int64_t>();
+  at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      for (int64_t s = 0; s < streams; ++s) {
+        std::memcpy(out + static_cast<size_t>(t * streams + s) * row_bytes, in + static_cast<size_t>(id[t]) * row_bytes, row_bytes);
+      }
+    }
+  });
+  return x;
+}
+
+at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& rows) {
+  REPRISE_ENSURE(x.is_contiguous(), "gather_rows takes dense rows");
+  const int64_t count = rows.size(0);
+  auto sizes = x.sizes().vec();
+  sizes[0] = count;
+  at::Tensor y = at::empty(sizes, x.options());
+  if (count == 0) return y;
+  const size_t row_bytes = static_cast<size_t>(y.numel() / count) * x.element_size();
+  const auto* in = static_cast<const std::byte*>(x.const_data_ptr());
+  auto* out = static_cast<std::byte*>(y.mutable_data_ptr());
+  const int64_t* row = rows.const_data_ptr<int64_t>();
+  at::parallel_for(0, count, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      std::memcpy(out + static_cast<size_t>(t) * row_bytes, in + static_cast<size_t>(row[t]) * row_bytes, row_bytes);
+    }
+  });
+  return y;
+}
+
+}  // namespace reprise

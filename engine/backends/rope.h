@@ -1,0 +1,25 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "backends/attention.h"
+
+namespace reprise {
+
+struct YarnParams {
+  double factor = 1;  // 1 = no scaling
+  double original_max_position = 0;
+  double beta_fast = 32;
+  double beta_slow = 1;
+};
+
+// The rotary frequencies f_j = theta^(-2j/R), j < R/2, with YaRN's interpolation (no magnitude factor).
+std::vector<float> rope_frequencies(int64_t rope_dim, double theta, const YarnParams& yarn);
+
+// Cosines and sines of position * frequency in float32; positions int64 [T].
+RopeAngles rope_angles(const at::Tensor& positions, const std::vector<float>& frequencies);
+
+}  // namespace reprise
