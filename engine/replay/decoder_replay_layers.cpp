@@ -65,16 +65,23 @@ void check_inputs(const ReplayRows& kept, const std::vector<at::Tensor>& inputs,
 }  // namespace
 
 DecoderReplayLayers::DecoderReplayLayers(int64_t window, RunLayers run_layers, States row_buffers)
-    : window_(window),
-      run_layers_(std::move(run_layers)),
-      row_buffers_(std::move(row_buffers)),
-      warm_buffers_(std::make_shared<WarmBuffers>()) {
+    : window_(window), warm_buffers_(std::make_shared<WarmBuffers>()) {
   REPRISE_REQUIRE(window_ >= 1, "[DecoderReplayLayers] wanted a window of at least 1 row but got ", window_);
-  REPRISE_REQUIRE(run_layers_ != nullptr, "[DecoderReplayLayers] wanted a function to run the layers but got none");
-  for (const at::Tensor& buffer : row_buffers_) {
+  set_run_layers(std::move(run_layers));
+  set_row_buffers(std::move(row_buffers));
+}
+
+void DecoderReplayLayers::set_run_layers(RunLayers run_layers) {
+  REPRISE_REQUIRE(run_layers != nullptr, "[DecoderReplayLayers] wanted a function to run the layers but got none");
+  run_layers_ = std::move(run_layers);
+}
+
+void DecoderReplayLayers::set_row_buffers(States row_buffers) {
+  for (const at::Tensor& buffer : row_buffers) {
     REPRISE_REQUIRE(buffer.defined() && buffer.dim() >= 1,
                     "[DecoderReplayLayers] wanted row buffers whose first dimension is the batch's rows");
   }
+  row_buffers_ = std::move(row_buffers);
 }
 
 DecoderReplayLayers::States DecoderReplayLayers::run_on_rows(const ReplayRows& kept, const States& inputs,

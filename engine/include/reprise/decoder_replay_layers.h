@@ -47,6 +47,9 @@ class DecoderReplayLayers {
 
   int64_t window() const { return window_; }
   const States& row_buffers() const { return row_buffers_; }
+  // What the constructor takes, with its checks.
+  void set_run_layers(RunLayers run_layers);
+  void set_row_buffers(States row_buffers);
 
  private:
   // Row buffers compacted, inputs gathered, layers run under forward_context; each output checked to have num_kept

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace reprise {
+
+void bind_context(nanobind::module_& m);
+void bind_engine(nanobind::module_& m);
+void bind_replay(nanobind::module_& m);
+
+}  // namespace reprise
