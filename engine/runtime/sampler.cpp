@@ -115,19 +115,19 @@ int32_t draw_token(std::span<const float> logits, const SamplingParams& params, 
 }  // namespace
 
 void check_sampling_params(const SamplingParams& params, int64_t vocab_size) {
-  REPRISE_REQUIRE(params.max_tokens >= 0, "[submit] wanted max_tokens >= 0 but got ", params.max_tokens);
+  REPRISE_REQUIRE(params.max_tokens >= 0, "[sampling] wanted max_tokens >= 0 but got ", params.max_tokens);
   REPRISE_REQUIRE(std::isfinite(params.temperature) && params.temperature >= 0,
-                  "[submit] wanted a finite temperature >= 0 (0 = greedy) but got ", params.temperature);
-  REPRISE_REQUIRE(params.top_p > 0 && params.top_p <= 1, "[submit] wanted 0 < top_p <= 1 but got ", params.top_p);
-  REPRISE_REQUIRE(params.top_k >= -1, "[submit] wanted top_k >= 1, or 0 or -1 for none, but got ", params.top_k);
-  REPRISE_REQUIRE(params.min_p >= 0 && params.min_p <= 1, "[submit] wanted 0 <= min_p <= 1 but got ", params.min_p);
+                  "[sampling] wanted a finite temperature >= 0 (0 = greedy) but got ", params.temperature);
+  REPRISE_REQUIRE(params.top_p > 0 && params.top_p <= 1, "[sampling] wanted 0 < top_p <= 1 but got ", params.top_p);
+  REPRISE_REQUIRE(params.top_k >= -1, "[sampling] wanted top_k >= 1, or 0 or -1 for none, but got ", params.top_k);
+  REPRISE_REQUIRE(params.min_p >= 0 && params.min_p <= 1, "[sampling] wanted 0 <= min_p <= 1 but got ", params.min_p);
   for (const auto& [name, count] :
        {std::pair{"logprobs", params.logprobs}, {"prompt_logprobs", params.prompt_logprobs}}) {
-    REPRISE_REQUIRE(!count || (*count >= -1 && *count <= vocab_size), "[submit] wanted ", name,
+    REPRISE_REQUIRE(!count || (*count >= -1 && *count <= vocab_size), "[sampling] wanted ", name,
                     " from 0 to the vocabulary's ", vocab_size, ", or -1 for all of it, but got ", *count);
   }
   for (const int32_t id : params.stop_token_ids) {
-    REPRISE_REQUIRE(id >= 0 && id < vocab_size, "[submit] wanted stop_token_ids in [0, ", vocab_size, ") but got ", id);
+    REPRISE_REQUIRE(id >= 0 && id < vocab_size, "[sampling] wanted stop_token_ids in [0, ", vocab_size, ") but got ", id);
   }
 }
 

@@ -1,0 +1,5 @@
+import sys
+
+from reprise.cli import main
+
+sys.exit(main())

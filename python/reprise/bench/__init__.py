@@ -1,0 +1,1 @@
+"""Benchmarks. Each module has add_arguments(parser) and main(args) -> exit code; its first line is its help."""
