@@ -43,6 +43,19 @@ at::Tensor to_float(const at::Tensor& x) {
   return y;
 }
 
+at::Tensor cast_rows(const at::Tensor& x, at::ScalarType dtype) {
+  if (x.scalar_type() == dtype) return x;
+  REPRISE_ENSURE(x.is_contiguous() && x.scalar_type() == at::kFloat, "cast_rows takes a dense float32 tensor");
+  at::Tensor y = at::empty(x.sizes(), x.options().dtype(dtype));
+  const float* in = x.const_data_ptr<float>();
+  auto* out = static_cast<std::byte*>(y.mutable_data_ptr());
+  const size_t size = y.element_size();
+  at::parallel_for(0, x.numel(), 1 << 16, [&](int64_t begin, int64_t end) {
+    cpu::store_row(in + begin, out + static_cast<size_t>(begin) * size, dtype, end - begin);
+  });
+  return y;
+}
+
 at::Tensor embed_streams(const at::Tensor& table, const at::Tensor& ids, int64_t streams) {
   const int64_t rows = ids.size(0);
   const int64_t hidden = table.size(1);
@@ -78,6 +91,18 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& rows) {
     }
   });
   return y;
+}
+
+void compact_rows(const at::Tensor& x, const at::Tensor& rows) {
+  REPRISE_ENSURE(x.is_contiguous(), "compact_rows takes dense rows");
+  if (x.size(0) == 0) return;
+  const size_t row_bytes = x.nbytes() / static_cast<size_t>(x.size(0));
+  auto* data = static_cast<std::byte*>(x.mutable_data_ptr());
+  const int64_t* row = rows.const_data_ptr<int64_t>();
+  // Ascending rows never overwrite what a later one reads.
+  for (int64_t i = 0; i < rows.size(0); ++i) {
+    if (row[i] != i) std::memcpy(data + static_cast<size_t>(i) * row_bytes, data + static_cast<size_t>(row[i]) * row_bytes, row_bytes);
+  }
 }
 
 }  // namespace reprise

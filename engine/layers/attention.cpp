@@ -1,0 +1,83 @@
+#include "layers/attention.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "backends/attention.h"
+#include "backends/cache_write.h"
+#include "backends/norm.h"
+#include "layers/linear.h"
+#include "reprise/forward_context.h"
+
+namespace reprise {
+
+namespace {
+
+bool contains(const std::vector<int64_t>& ids, int64_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+
+}  // namespace
+
+Attention::Attention(const ModelConfig& config, int64_t layer, const std::string& prefix, WeightSource& weights,
+                     at::ScalarType dtype, bool cache_rounding)
+    : layer_(layer),
+      kv_source_(config.kv_source_of(layer)),
+      ratio_(config.compress_ratios[static_cast<size_t>(layer)]),
+      num_heads_(config.num_attention_heads),
+      head_dim_(config.head_dim),
+      eps_(config.rms_norm_eps),
+      rounding_(cache_rounding),
+      wq_a_(take_linear(weights, prefix + ".wq_a.weight", config.q_lora_rank, config.hidden_size, dtype)),
+      q_norm_(weights.take(prefix + ".q_norm.weight", {config.q_lora_rank}, at::kFloat)),
+      wq_b_(take_linear(weights, prefix + ".wq_b.weight", num_heads_ * head_dim_, config.q_lora_rank, dtype)),
+      wkv_(take_linear(weights, prefix + ".wkv.weight", head_dim_, config.hidden_size, dtype)),
+      kv_norm_(weights.take(prefix + ".kv_norm.weight", {head_dim_}, at::kFloat)),
+      sink_(weights.take(prefix + ".attn_sink", {num_heads_}, at::kFloat)) {
+  const int64_t groups = config.o_groups;
+  const int64_t group_width = num_heads_ / groups * head_dim_;
+  const at::Tensor wo_a = weights.take(prefix + ".wo_a.weight", {groups * config.o_lora_rank, group_width}, dtype);
+  for (int64_t g = 0; g < groups; ++g) wo_a_.emplace_back(wo_a.narrow(0, g * config.o_lora_rank, config.o_lora_rank));
+  wo_b_ = take_linear(weights, prefix + ".wo_b.weight", config.hidden_size, groups * config.o_lora_rank, dtype);
+  if (contains(config.kv_source_layer_ids, layer)) compressor_.emplace(config, layer, prefix, weights, dtype, cache_rounding);
+  if (contains(config.index_source_layer_ids, layer)) indexer_.emplace(config, layer, prefix, weights, dtype, cache_rounding);
+}
+
+void Attention::publish(const at::Tensor& x, KvCache& cache) const {
+  const auto& attention = get_forward_context().attention;
+  const auto& rope = kv_source_ >= 0 ? attention.compressed_rope : attention.window_rope;
+  write_cells(linear(x, wkv_, at::kFloat), kv_norm_, eps_, {rope.cos, rope.sin}, rounding_ ? CacheFormat::kFp8 : CacheFormat::kNone,
+              attention.window_slots, cache.window(layer_));
+  if (compressor_) compressor_->publish(x, cache);
+}
+
+at::Tensor Attention::compute(const at::Tensor& x, KvCache& cache, RowBuffers& buffers) const {
+  const auto& attention = get_forward_context().attention;
+  const int64_t rows = x.size(0);
+  const at::Tensor query_latent = rms_norm(linear(x, wq_a_, x.scalar_type()), q_norm_, eps_);
+  if (indexer_) indexer_->select(x, query_latent, cache, buffers);
+  const auto& rope = kv_source_ >= 0 ? attention.compressed_rope : attention.window_rope;
+  AttentionParams params{.num_heads = num_heads_,
+                         .head_dim = head_dim_,
+                         .rows = {attention.positions, attention.sequence_index, attention.state_slots},
+                         .window_starts = attention.window_starts,
+                         .window = {cache.window(layer_), attention.window_block_table, cache.page_size()},
+                         .compressed = {},
+                         .selection = {},
+                         .sink = sink_,
+                         .rope = {rope.cos, rope.sin}};
+  if (kv_source_ >= 0) {
+    params.compressed = {cache.compressed(kv_source_), attention.compressed_block_table, cache.page_size() / ratio_};
+    params.selection = buffers.selection.narrow(0, 0, rows);
+  }
+  const at::Tensor heads = window_sparse_attention(linear(query_latent, wq_b_, x.scalar_type()), params);
+  const int64_t rank = wo_a_.front().out_features();
+  const int64_t width = wo_a_.front().in_features();
+  const auto groups = static_cast<int64_t>(wo_a_.size());
+  const at::Tensor grouped = at::empty({rows, groups * rank}, x.options());
+  for (int64_t g = 0; g < groups; ++g) {
+    linear_out(heads.narrow(1, g * width, width), wo_a_[static_cast<size_t>(g)], grouped.narrow(1, g * rank, rank));
+  }
+  return linear(grouped, wo_b_, x.scalar_type());
+}
+
+}  // namespace reprise

@@ -1,0 +1,58 @@
+#include "layers/compressor.h"
+
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+
+#include "backends/compressor.h"
+#include "backends/norm.h"
+#include "layers/linear.h"
+#include "reprise/error.h"
+
+namespace reprise {
+
+Compressor::Compressor(const ModelConfig& config, int64_t layer, const std::string& attn_prefix, WeightSource& weights,
+                       at::ScalarType dtype, bool cache_rounding)
+    : layer_(layer),
+      ratio_(config.compress_ratios[static_cast<size_t>(layer)]),
+      eps_(config.rms_norm_eps),
+      dtype_(dtype),
+      kv_format_(cache_rounding ? CacheFormat::kNvfp4 : CacheFormat::kNone),
+      key_format_(cache_rounding ? CacheFormat::kMxfp4 : CacheFormat::kNone),
+      wkv_(take_linear(weights, attn_prefix + ".compressor.wkv.weight", config.head_dim, config.hidden_size, at::kFloat)),
+      norm_(weights.take(attn_prefix + ".compressor.norm.weight", {config.head_dim}, at::kFloat)),
+      wk_(take_linear(weights, attn_prefix + ".indexer.wk.weight", config.index_head_dim, config.head_dim, dtype)),
+      k_norm_(weights.take(attn_prefix + ".indexer.k_norm.weight", {config.index_head_dim}, at::kFloat)) {
+  if (ratio_ > 1) {
+    wgate_ = take_linear(weights, attn_prefix + ".compressor.wgate.weight", config.head_dim, config.hidden_size, at::kFloat);
+  }
+}
+
+void Compressor::publish(const at::Tensor& x, KvCache& cache) const {
+  const auto& attention = get_forward_context().attention;
+  const auto rows = std::find_if(attention.published.begin(), attention.published.end(),
+                                 [this](const PublishedRows& p) { return p.ratio == ratio_; });
+  REPRISE_ENSURE(rows != attention.published.end(), "the context has no slots for compress ratio ", ratio_);
+  const RopeAngles rope{rows->rope.cos, rows->rope.sin};
+  const at::Tensor wide = to_float(x);
+  at::Tensor v = linear(wide, wkv_, at::kFloat);
+  if (ratio_ > 1) {
+    const at::Tensor g = linear(wide, wgate_, at::kFloat);
+    at::Tensor groups = at::empty_like(v);
+    compress_groups(v, g,
+                    {.ratio = ratio_,
+                     .positions = attention.positions,
+                     .sequence_index = attention.sequence_index,
+                     .sequence_starts = attention.sequence_starts,
+                     .state_slots = attention.state_slots},
+                    cache.partial(layer_), groups);
+    v = groups;
+  }
+  // Rows that complete no group hold arbitrary values from here on; their slot is the pad slot, which write_cells skips.
+  const at::Tensor latent = rms_norm(v, norm_, eps_);
+  write_cells(latent, {}, eps_, rope, kv_format_, rows->slots, cache.compressed(layer_));
+  const at::Tensor keys = linear(cast_rows(latent, dtype_), wk_, at::kFloat);
+  write_cells(keys, k_norm_, eps_, rope, key_format_, rows->slots, cache.index_keys(layer_));
+}
+
+}  // namespace reprise
