@@ -60,7 +60,7 @@ wheel-check: $(READY)
 	rm -rf build/wheel
 	$(PYTHON) -m venv build/wheel/venv
 	build/wheel/venv/bin/python -m pip install --quiet torch==2.13.0
-	build/wheel/venv/bin/python -m pip install .
+	build/wheel/venv/bin/python -m pip install --no-cache-dir .
 	cd build/wheel && venv/bin/python $(CURDIR)/tests/consumer/wheel.py $(CURDIR)/tests/data/v41-tiny-engram
 
 clean:
