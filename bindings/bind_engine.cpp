@@ -10,6 +10,7 @@
 #include <new>
 #include <utility>
 
+#include "bindings.h"
 #include "reprise/engine.h"
 #include "reprise/error.h"
 #include "runtime/sampler.h"

@@ -22,7 +22,7 @@ PROMPTS = [
 
 
 def rows_that_ran(output: RequestOutput) -> int:
-    """Prompt rows that ran at least one replay layer: the first one's count, since rows only narrow from layer to layer."""
+    """Prompt rows that ran at least one replay layer: the first one's count, for later layers run no others."""
     return max(output.metrics.replay_rows_by_layer, default=0)
 
 

@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
 
     generate = commands.add_parser("generate", help="continue prompts with a checkpoint")
     generate.add_argument("model", help="checkpoint folder")
+    generate.add_argument("prompts", nargs="*", metavar="PROMPT", help="a prompt")
     generate.add_argument("--prompt", action="append", default=[], help="a prompt; may be given more than once")
     generate.add_argument("--prompt-ids", action="append", default=[], help="a prompt as token ids: 5,17,3")
     generate.add_argument("--json", action="store_true", help="print one JSON list of outputs")
@@ -134,11 +135,11 @@ def _token_ids(text: str) -> list[int]:
 
 def _generate(args: argparse.Namespace) -> int:
     try:
-        prompts: list[Any] = [*args.prompt, *({"prompt_token_ids": _token_ids(ids)} for ids in args.prompt_ids)]
+        prompts: list[Any] = [*args.prompts, *args.prompt, *({"prompt_token_ids": _token_ids(ids)} for ids in args.prompt_ids)]
     except argparse.ArgumentTypeError as error:
         raise ValueError(str(error)) from None
     if not prompts:
-        raise ValueError("wanted at least one --prompt or --prompt-ids but got none")
+        raise ValueError("wanted at least one PROMPT, --prompt or --prompt-ids but got none")
     params = sampling_params(args)
     options = engine_options(args)
     llm = reprise.LLM(args.model, **options)
