@@ -1,0 +1,94 @@
+#include "scheduler/replay_plan.h"
+
+#include <algorithm>
+
+#include "reprise/error.h"
+
+namespace reprise {
+namespace {
+
+// A plan whose replay layers all keep rows >= first and read no window key below `floor`.
+RowPlan make_uniform_plan(int64_t first, int64_t floor, const DecoderFacts& facts) {
+  RowPlan plan;
+  plan.layers.assign(static_cast<size_t>(facts.num_layers), LayerRows{});
+  const auto encoder = static_cast<size_t>(facts.num_encoder_layers);
+  // The last KV source publishes for every row but is computed only where a replay layer reads it.
+  plan.layers[encoder - 1].first_computed = first;
+  for (size_t layer = encoder; layer < plan.layers.size(); ++layer) plan.layers[layer] = {first, first, floor};
+  return plan;
+}
+
+}  // namespace
+
+RowPlan make_row_plan(ReplayMode mode, int64_t prompt_length, const DecoderFacts& facts) {
+  REPRISE_REQUIRE(facts.window >= 1 && facts.num_encoder_layers >= 0 && facts.num_encoder_layers <= facts.num_layers,
+                  "[make_row_plan] wanted window >= 1 and 0 <= encoder layers <= layers but got window ", facts.window,
+                  ", ", facts.num_encoder_layers, " encoder layers of ", facts.num_layers);
+  REPRISE_REQUIRE(prompt_length >= 1, "[make_row_plan] wanted a prompt of at least one token but got ", prompt_length);
+  RowPlan plan;
+  plan.layers.assign(static_cast<size_t>(facts.num_layers), LayerRows{});
+  const int64_t num_replay = facts.num_replay_layers();
+  if (num_replay == 0 || facts.num_encoder_layers == 0) return plan;
+
+  const int64_t last_row = prompt_length - 1;
+  switch (mode) {
+    case ReplayMode::kOff:
+    case ReplayMode::kStep:
+      return plan;
+    case ReplayMode::kBounded: {
+      const int64_t first = std::max<int64_t>(prompt_length - facts.window, 0);
+      plan = make_uniform_plan(first, first, facts);
+      // The last layer's outputs are read where a token is sampled; its other rows only leave window KV.
+      plan.layers.back().first_computed = last_row;
+      return plan;
+    }
+    case ReplayMode::kExact: {
+      // Each layer reaches W-1 rows further back than the one after it, counted from the prompt's last row.
+      const int64_t reach = facts.replay_layers_own_kv ? facts.window - 1 : 0;
+      int64_t first = last_row;
+      for (int64_t layer = facts.num_layers - 1; layer >= facts.num_encoder_layers; --layer) {
+        LayerRows& rows = plan.layers[static_cast<size_t>(layer)];
+        rows.first_computed = first;
+        first = std::max<int64_t>(first - reach, 0);
+        rows.first_received = first;
+      }
+      plan.layers[static_cast<size_t>(facts.num_encoder_layers - 1)].first_computed = first;
+      return plan;
+    }
+    case ReplayMode::kLastRow:
+      REPRISE_REQUIRE(!facts.replay_layers_own_kv,
+                      "[make_row_plan] replay mode last_row wants replay layers that own no KV; use exact or bounded");
+      return make_uniform_plan(last_row, 0, facts);
+  }
+  REPRISE_ENSURE(false, "unknown replay mode ", static_cast<int>(mode));
+}
+
+RowPlan make_step_row_plan(int64_t start, int64_t num_rows, const DecoderFacts& facts) {
+  if (num_rows <= facts.window || facts.num_replay_layers() == 0 || facts.num_encoder_layers == 0) {
+    RowPlan plan;
+    plan.layers.assign(static_cast<size_t>(facts.num_layers), LayerRows{});
+    return plan;
+  }
+  const int64_t first = start + num_rows - facts.window;
+  return make_uniform_plan(first, first, facts);
+}
+
+bool trims_nothing(const RowPlan& plan) {
+  return std::all_of(plan.layers.begin(), plan.layers.end(), [](const LayerRows& rows) { return rows == LayerRows{}; });
+}
+
+int64_t count_rows(int64_t first, int64_t start, int64_t num_rows) {
+  return std::max<int64_t>(start + num_rows - std::max(start, first), 0);
+}
+
+int64_t count_received(const RowPlan* plan, int64_t layer, int64_t start, int64_t num_rows) {
+  return plan == nullptr ? num_rows
+                         : count_rows(plan->layers[static_cast<size_t>(layer)].first_received, start, num_rows);
+}
+
+int64_t count_computed(const RowPlan* plan, int64_t layer, int64_t start, int64_t num_rows) {
+  return plan == nullptr ? num_rows
+                         : count_rows(plan->layers[static_cast<size_t>(layer)].first_computed, start, num_rows);
+}
+
+}  // namespace reprise

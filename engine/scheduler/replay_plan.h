@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+
+#include "reprise/config.h"
+#include "reprise/step_plan.h"
+
+namespace reprise {
+
+// What a row plan needs to know of a decoder.
+struct DecoderFacts {
+  int64_t num_layers = 0;
+  int64_t num_encoder_layers = 0;    // layers up to and including the last KV source
+  int64_t window = 0;                // W: a row reads window keys p-W+1..p
+  bool replay_layers_own_kv = true;  // false: the layers after the last KV source cache no window KV of their own
+
+  int64_t num_replay_layers() const { return num_layers - num_encoder_layers; }
+};
+
+// The rows that each layer receives and computes for a prompt of `prompt_length` tokens, whatever its chunks. Every
+// threshold is at most prompt_length - 1, so generated rows run everywhere. Trims nothing (all zero) under kOff, under
+// kStep (which is planned step by step, see below) and when the decoder has no encoder or no replay layers. Throws
+// std::invalid_argument for kLastRow when the replay layers own KV: later rows would read what nobody wrote.
+RowPlan make_row_plan(ReplayMode mode, int64_t prompt_length, const DecoderFacts& facts);
+
+// Policy kStep: the replay layers keep the last min(W, num_rows) of the step's prompt rows [start, start + num_rows). A
+// trimmed request reads no window key below its kept rows; an untrimmed one (num_rows <= W) keeps what it had.
+RowPlan make_step_row_plan(int64_t start, int64_t num_rows, const DecoderFacts& facts);
+
+bool trims_nothing(const RowPlan& plan);
+
+// Rows of [start, start + num_rows) that are >= first.
+int64_t count_rows(int64_t first, int64_t start, int64_t num_rows);
+// The same for a layer of a plan; a null plan receives and computes every row.
+int64_t count_received(const RowPlan* plan, int64_t layer, int64_t start, int64_t num_rows);
+int64_t count_computed(const RowPlan* plan, int64_t layer, int64_t start, int64_t num_rows);
+
+}  // namespace reprise

@@ -1,0 +1,140 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "reprise/config.h"
+#include "reprise/step_plan.h"
+#include "scheduler/cache_group.h"
+#include "scheduler/page_pool.h"
+#include "scheduler/replay_plan.h"
+#include "scheduler/sequence.h"
+
+namespace reprise {
+
+struct SchedulerConfig {
+  DecoderFacts decoder;
+  int64_t max_num_seqs = 64;              // sequences running at once; state slots
+  int64_t max_num_batched_tokens = 2048;  // rows per step
+  int64_t max_model_len = 0;              // prompt + generated tokens
+  int64_t max_waiting = 0;                // waiting requests before add() refuses; 0 = no limit
+  int64_t page_size = 64;                 // tokens; a multiple of max_compress_ratio
+  int64_t max_compress_ratio = 1;
+  int64_t num_window_pages = 0;      // the pad page included
+  int64_t num_compressed_pages = 0;  // the pad page included
+  bool has_compressed_group = true;
+  bool enable_prefix_caching = false;
+  PrefixRebuild prefix_rebuild = PrefixRebuild::kAuto;
+  ReplayMode replay = ReplayMode::kBounded;  // what kAuto follows
+};
+
+// What a step brought one scheduled sequence. A sequence that only ran part of its prompt brings neither.
+struct SequenceResult {
+  RequestId id = 0;
+  std::optional<int32_t> token;
+  bool finished = false;
+};
+
+struct SchedulerTotals {
+  int64_t steps = 0;         // committed
+  int64_t num_finished = 0;  // aborted ones included
+  int64_t prompt_rows = 0;
+  int64_t cached_rows = 0;
+  int64_t encoder_rows_run = 0;
+  std::vector<int64_t> replay_rows_by_layer;
+  int64_t generated_tokens = 0;
+  int64_t preemptions = 0;
+};
+
+// Decides what each step runs. Integers only; used from one thread at a time.
+//
+// A step takes decode rows first, then prompt chunks, each in the order of priority and arrival. When pages run out the
+// latest running request of the lowest priority goes back to waiting and later recomputes its rows. A running request
+// that is itself the last in order keeps its pages and waits. The first request in order is never held up by a later
+// one, so every request finishes.
+class Scheduler {
+ public:
+  explicit Scheduler(SchedulerConfig config);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // Queues a request. Throws std::invalid_argument, and changes nothing, for one that can never fit and when the queue
+  // is full.
+  void add(SequenceRequest request);
+
+  // The next step; no sequences when nothing can run. The plan is valid until the next call. A plan that is never
+  // committed is dropped: its rows are planned again, and its block table updates are repeated in the next plan.
+  const StepPlan& plan();
+
+  // After the step ran. Results in the plan's order; sequences that bring neither a token nor an end may be left out,
+  // and results of requests aborted since are ignored. Frees what finished.
+  void commit(std::span<const SequenceResult> results);
+
+  // Ends a request wherever it is; its pages are free at once. False when there is no such unfinished request.
+  bool abort(RequestId id);
+  std::vector<RequestId> abort_all();
+
+  int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
+  int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  bool has_unfinished() const { return !sequences_.empty(); }
+  const SchedulerTotals& totals() const { return totals_; }
+  // Of an unfinished request, or of one that ended since the last plan(); null for others.
+  const RequestFacts* facts(RequestId id) const;
+  PageStats page_stats(CacheGroup group) const;
+  const SchedulerConfig& config() const { return config_; }
+
+  // Throws std::logic_error when pools, block tables, slots and queues disagree.
+  void check_integrity() const;
+
+ private:
+  struct RunsBefore {
+    bool operator()(const Sequence* a, const Sequence* b) const { return runs_before(*a, *b); }
+  };
+
+  void schedule_decodes();
+  void schedule_prefills();
+  void admit_before(const Sequence* limit);
+  bool admit(Sequence& sequence);
+  void run_chunk(Sequence& sequence);
+  void schedule(Sequence& sequence, int64_t num_rows);
+  bool grow(Sequence& sequence, int64_t num_rows);
+  void preempt(size_t running_index);
+  void release(Sequence& sequence);
+  void retire(Sequence& sequence);
+  void count_prompt_rows(Sequence& sequence, const ScheduledSequence& scheduled);
+  bool has_group(CacheGroup group) const { return group == CacheGroup::kWindow || config_.has_compressed_group; }
+  PagePool& pool(CacheGroup group) { return pools_[static_cast<size_t>(group)]; }
+  const PagePool& pool(CacheGroup group) const { return pools_[static_cast<size_t>(group)]; }
+  const CacheGroupFacts& group(CacheGroup group) const { return groups_[static_cast<size_t>(group)]; }
+
+  SchedulerConfig config_;
+  std::array<CacheGroupFacts, kNumCacheGroups> groups_;
+  std::array<PagePool, kNumCacheGroups> pools_;  // before the sequences, whose pages return to them
+  std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
+  std::vector<std::unique_ptr<Sequence>>
+      retired_;                     // ended since the last plan(), whose spans may still point to their tokens
+  std::vector<Sequence*> running_;  // in the order they are served
+  std::set<Sequence*, RunsBefore> waiting_;
+  std::vector<int32_t> free_slots_;
+  int64_t next_arrival_ = 0;
+
+  // The step being planned or run.
+  StepPlan plan_;
+  std::vector<Sequence*> scheduled_;  // beside plan_.sequences; null once aborted
+  std::vector<Sequence*> prefills_;
+  int64_t step_ = 0;
+  int64_t budget_ = 0;  // rows the step may still take
+  bool admission_open_ = false;
+  bool in_flight_ = false;  // planned and not committed
+
+  SchedulerTotals totals_;
+};
+
+}  // namespace reprise

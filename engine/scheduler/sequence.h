@@ -1,0 +1,76 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "reprise/request.h"
+#include "reprise/step_plan.h"
+#include "scheduler/block_table.h"
+
+namespace reprise {
+
+// What the scheduler needs to know of a request.
+struct SequenceRequest {
+  RequestId id = 0;             // unique among unfinished requests
+  std::vector<int32_t> prompt;  // at least one token
+  int64_t max_tokens = 0;       // 0 = run the prompt only
+  int64_t priority = 0;         // lower runs first
+  ReplayMode replay = ReplayMode::kBounded;
+  bool needs_every_row = false;      // every row's output is read (prompt logprobs, hidden states): never trimmed
+  bool reads_prompt_logits = false;  // every prompt row's logits are read, each once
+  uint64_t cache_salt = 0;           // whatever else changes KV; requests share cached pages only under the same salt
+};
+
+// What running a request took. Prompt rows only; rows that ran again after a preemption count again.
+struct RequestFacts {
+  int64_t prompt_rows = 0;
+  int64_t cached_rows = 0;  // prompt rows found in the prefix cache when it first ran
+  int64_t encoder_rows_run = 0;
+  std::vector<int64_t> replay_rows_by_layer;  // rows computed, per replay layer
+  int64_t generated_tokens = 0;
+  int64_t preemptions = 0;
+};
+
+// A request on its way through the scheduler. Waiting ones hold no pages and no state slot.
+struct Sequence {
+  RequestId id = 0;
+  std::vector<int32_t> tokens;  // prompt first
+  int64_t prompt_length = 0;
+  int64_t max_tokens = 0;
+  int64_t priority = 0;
+  int64_t arrival = 0;
+  ReplayMode replay = ReplayMode::kOff;
+  bool needs_every_row = false;
+  bool reads_prompt_logits = false;
+  std::shared_ptr<const RowPlan> prompt_plan;  // null: trims nothing
+
+  int64_t prompt_logits_read = 0;  // prompt rows whose logits were delivered, kept through preemption
+  bool was_admitted = false;
+  RequestFacts facts;
+
+  // While running.
+  int32_t state_slot = -1;
+  int64_t num_computed = 0;  // rows [0, num_computed) are in the caches, or need not be
+  int64_t publish_from = 0;
+  std::shared_ptr<const RowPlan> row_plan;  // of this run, for rows below plan_end
+  int64_t plan_end = 0;
+  int64_t scheduled_step = -1;
+  std::array<BlockTable, kNumCacheGroups> tables;
+
+  int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t num_remaining() const { return num_tokens() - num_computed; }
+  // One row left, and its token was sampled: every layer runs it. A prompt's last row is prefill, however short its
+  // chunk.
+  bool is_decode() const { return num_remaining() == 1 && num_tokens() > prompt_length; }
+  BlockTable& table(CacheGroup group) { return tables[static_cast<size_t>(group)]; }
+  const BlockTable& table(CacheGroup group) const { return tables[static_cast<size_t>(group)]; }
+};
+
+// The order in which requests are served: by priority, first come first served within one.
+inline bool runs_before(const Sequence& a, const Sequence& b) {
+  return a.priority != b.priority ? a.priority < b.priority : a.arrival < b.arrival;
+}
+
+}  // namespace reprise
