@@ -15,6 +15,17 @@ namespace {
 
 // Below this, filling zeros costs less than mapping and faulting pages.
 constexpr size_t kMinLazyBytes = size_t{1} << 20;
+// Below this, a call costs as much as the faults it saves.
+constexpr size_t kMinPopulateBytes = size_t{16} << 10;
+constexpr uintptr_t kPageBytes = 4096;
+constexpr uintptr_t kHugePageBytes = uintptr_t{2} << 20;
+
+uintptr_t round_down(uintptr_t address, uintptr_t unit) { return address / unit * unit; }
+
+// Advice only: where the system knows none of it, pages come by faults.
+void advise(uintptr_t begin, uintptr_t end, int advice) {
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
+}
 
 size_t num_bytes(at::IntArrayRef sizes, const at::TensorOptions& options) {
   size_t count = options.dtype().itemsize();
@@ -49,6 +60,16 @@ at::Tensor lazy_zeros(at::IntArrayRef sizes, const at::TensorOptions& options) {
     if (memory) return tensor_over(std::move(memory), sizes, options);
   }
   return at::zeros(sizes, options);
+}
+
+void populate_pages([[maybe_unused]] void* begin, [[maybe_unused]] size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  if (bytes < kMinPopulateBytes) return;
+  const auto first = reinterpret_cast<uintptr_t>(begin);
+  const uintptr_t last = first + bytes;
+  advise(round_down(first + kHugePageBytes - 1, kHugePageBytes), round_down(last, kHugePageBytes), MADV_HUGEPAGE);
+  advise(round_down(first, kPageBytes), round_down(last + kPageBytes - 1, kPageBytes), MADV_POPULATE_WRITE);
+#endif
 }
 
 std::shared_ptr<WarmBuffers::Block> WarmBuffers::unshared_block(size_t input, size_t bytes) {

@@ -17,6 +17,10 @@ at::Tensor tensor_over(at::DataPtr memory, at::IntArrayRef sizes, const at::Tens
 // until it is written.
 at::Tensor lazy_zeros(at::IntArrayRef sizes, const at::TensorOptions& options);
 
+// Says that a range of lazy zeros is about to be written: its pages come in one call, large ones where they fit inside,
+// instead of a fault each. Changes no value; safe on any memory.
+void populate_pages(void* begin, size_t bytes);
+
 // Memory for a call's gathered inputs, kept from call to call so that its pages stay mapped and warm. One block per
 // input; a block that anyone still refers to (a tensor, a view, a NumPy array) is left to them and replaced.
 // Thread-safe.

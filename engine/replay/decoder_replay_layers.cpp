@@ -30,13 +30,14 @@ at::Tensor gather(const at::Tensor& state, const ReplayRows& kept, WarmBuffers& 
   return gathered;
 }
 
-at::Tensor scatter(const at::Tensor& output, const ReplayRows& kept, int64_t num_rows) {
+at::Tensor scatter(const at::Tensor& layer_output, const ReplayRows& kept, int64_t num_rows) {
+  const at::Tensor output = layer_output.contiguous();
   if (!copies_as_bytes(output)) {
     return at::zeros(with_rows(output, num_rows), output.options())
         .index_copy_(0, kept.index_on(output.device()).to(at::kLong), output);
   }
   const at::Tensor scattered = lazy_zeros(with_rows(output, num_rows), output.options());
-  scatter_rows(output.contiguous(), kept, scattered);
+  scatter_rows(output, kept, scattered);
   return scattered;
 }
 

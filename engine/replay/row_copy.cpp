@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <cstring>
 
+#include "replay/cpu_storage.h"
+
 namespace reprise {
 namespace {
 
 // Bytes a thread should have to copy before a second one pays.
-constexpr int64_t kGrainBytes = 256 << 10;
+constexpr int64_t kGrainBytes = int64_t{8} << 20;
 
 int64_t row_bytes(const at::Tensor& tensor) {
   int64_t bytes = static_cast<int64_t>(tensor.element_size());
@@ -79,6 +81,7 @@ void scatter_rows(const at::Tensor& kept, const ReplayRows& rows, const at::Tens
   const auto* from = static_cast<const std::byte*>(kept.const_data_ptr());
   auto* to = static_cast<std::byte*>(batch.mutable_data_ptr());
   for_each_stretch(rows, bytes, rows.ascend(), [=](int64_t batch_row, int64_t kept_row, int64_t count) {
+    populate_pages(to + batch_row * bytes, static_cast<size_t>(count * bytes));
     std::memcpy(to + batch_row * bytes, from + kept_row * bytes, static_cast<size_t>(count * bytes));
   });
 }
