@@ -27,8 +27,9 @@ constexpr DtypeFacts kDtypes[] = {
     {StoredDtype::kU64, "U64", 8},
 };
 
-constexpr uint64_t kLengthBytes = 8;             // the header's length, little-endian, opens the file
-constexpr uint64_t kMaxHeaderBytes = 100000000;  // the format's own limit
+constexpr uint64_t kLengthBytes = 8;              // the header's length, little-endian, opens the file
+constexpr uint64_t kMaxHeaderBytes = 100000000;   // the format's own limit
+constexpr uint64_t kMaxSize = uint64_t{1} << 40;  // of one dimension, also beside a dimension of 0
 
 const DtypeFacts& facts_of(StoredDtype dtype) {
   return *std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const auto& facts) { return facts.dtype == dtype; });
@@ -72,20 +73,20 @@ StoredDtype read_dtype_name(const json& entry, const std::string& where) {
 StoredTensor read_entry(const json& entry, std::span<const std::byte> data, const std::string& where) {
   REPRISE_REQUIRE(entry.is_object(), where, " wanted an object but got ", entry.dump());
   StoredTensor tensor{read_dtype_name(entry, where), {}, {}};
-  uint64_t bytes = static_cast<uint64_t>(dtype_bytes(tensor.dtype));
-  for (const uint64_t size : read_integers(entry, "shape", where)) {
-    // Anything beyond the file is wrong whatever follows (a zero could only come with a lie), so the product cannot
-    // overflow.
-    REPRISE_REQUIRE(size == 0 || bytes <= data.size() / size, where, " wanted a shape that fits the file's ",
-                    data.size(), " bytes of data but got ", entry["shape"].dump(), " of ", facts_of(tensor.dtype).name);
-    bytes *= size;
-    tensor.shape.push_back(static_cast<int64_t>(size));
-  }
   const auto offsets = read_integers(entry, "data_offsets", where);
   REPRISE_REQUIRE(offsets.size() == 2 && offsets[0] <= offsets[1], where, " wanted data_offsets [begin, end] but got ",
                   entry["data_offsets"].dump());
   REPRISE_REQUIRE(offsets[1] <= data.size(), where, " wanted data_offsets within the file's ", data.size(),
                   " bytes of data but got ", entry["data_offsets"].dump(), "; is the download complete?");
+  uint64_t bytes = static_cast<uint64_t>(dtype_bytes(tensor.dtype));
+  for (const uint64_t size : read_integers(entry, "shape", where)) {
+    // The product is held to the file's size at every step, so it cannot overflow.
+    REPRISE_REQUIRE(size <= kMaxSize && (size == 0 || bytes <= data.size() / size), where,
+                    " wanted a shape that fits the file's ", data.size(), " bytes of data but got ",
+                    entry["shape"].dump(), " of ", facts_of(tensor.dtype).name);
+    bytes *= size;
+    tensor.shape.push_back(static_cast<int64_t>(size));
+  }
   REPRISE_REQUIRE(offsets[1] - offsets[0] == bytes, where, " wanted ", bytes, " bytes for shape ",
                   entry["shape"].dump(), " of ", facts_of(tensor.dtype).name, " but data_offsets span ",
                   offsets[1] - offsets[0]);
