@@ -39,17 +39,31 @@ Candidate argmax(std::span<const float> logits) {
   if (logits.empty()) {
     throw std::runtime_error("[sample] wanted a row of logits but got an empty one");
   }
-  Candidate best{logits[0], 0};
-  bool has_nan = false;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    has_nan |= std::isnan(logits[i]);
-    if (logits[i] > best.logit) best = {logits[i], static_cast<int32_t>(i)};
+  // Independent lanes, which compilers turn into vectors: one running maximum would be a chain of compares.
+  constexpr size_t kLanes = 16;
+  std::array<float, kLanes> highest;
+  highest.fill(logits[0]);
+  std::array<int32_t, kLanes> has_nan{};
+  const size_t whole = logits.size() / kLanes * kLanes;
+  for (size_t i = 0; i < whole; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      const float x = logits[i + lane];
+      highest[lane] = x > highest[lane] ? x : highest[lane];
+      has_nan[lane] |= x != x;
+    }
   }
-  if (has_nan || !std::isfinite(best.logit)) {
+  for (size_t i = whole; i < logits.size(); ++i) {
+    highest[0] = std::max(highest[0], logits[i]);
+    has_nan[0] |= logits[i] != logits[i];
+  }
+  const float max_logit = *std::max_element(highest.begin(), highest.end());
+  const bool any_nan = std::any_of(has_nan.begin(), has_nan.end(), [](int32_t nan) { return nan != 0; });
+  if (any_nan || !std::isfinite(max_logit)) {
     throw std::runtime_error(concat("[sample] wanted logits that form a distribution but got ",
-                                    has_nan ? "NaN among them" : concat("a maximum of ", best.logit)));
+                                    any_nan ? "NaN among them" : concat("a maximum of ", max_logit)));
   }
-  return best;
+  const auto first = std::find(logits.begin(), logits.end(), max_logit);
+  return {max_logit, static_cast<int32_t>(first - logits.begin())};
 }
 
 // Probability of `logit` relative to the most likely token's.
@@ -61,8 +75,10 @@ double weight_of(float logit, float max_logit, double temperature) {
 Candidate last_kept(std::span<const float> logits, const SamplingParams& params, float max_logit) {
   std::vector<Candidate>& candidates = scratch().candidates;
   candidates.clear();
+  // exp((x - max) / temperature) >= min_p, without an exponential per token; log(0) keeps everything.
+  const double lowest = max_logit + params.temperature * std::log(params.min_p);
   for (size_t i = 0; i < logits.size(); ++i) {
-    if (params.min_p > 0 && weight_of(logits[i], max_logit, params.temperature) < params.min_p) continue;
+    if (logits[i] < lowest) continue;
     candidates.push_back({logits[i], static_cast<int32_t>(i)});
   }
   const auto top_k = static_cast<size_t>(std::max<int64_t>(params.top_k, 0));
@@ -127,7 +143,8 @@ void check_sampling_params(const SamplingParams& params, int64_t vocab_size) {
                     " from 0 to the vocabulary's ", vocab_size, ", or -1 for all of it, but got ", *count);
   }
   for (const int32_t id : params.stop_token_ids) {
-    REPRISE_REQUIRE(id >= 0 && id < vocab_size, "[sampling] wanted stop_token_ids in [0, ", vocab_size, ") but got ", id);
+    REPRISE_REQUIRE(id >= 0 && id < vocab_size, "[sampling] wanted stop_token_ids in [0, ", vocab_size, ") but got ",
+                    id);
   }
 }
 
