@@ -277,6 +277,6 @@ def _write_shard(path: Path, weights: list[_Weight], generator: torch.Generator)
         file.write(len(encoded).to_bytes(8, "little"))
         file.write(encoded)
         for weight in weights:
-            values = torch.randn(weight.shape, generator=generator).mul_(weight.std).add_(weight.mean)
+            values = torch.empty(weight.shape).normal_(weight.mean, weight.std, generator=generator)
             file.write(values.to(weight.dtype).view(torch.uint8).numpy().data)
     os.replace(partial, path)
