@@ -1,0 +1,62 @@
+#include "runtime/cache_sizes.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "context/kv_cache.h"
+#include "reprise/error.h"
+
+namespace reprise {
+
+namespace {
+
+constexpr double kFreeMemoryShare = 0.5;
+
+int64_t free_memory() {
+  return static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+}
+
+int64_t pages_of(int64_t tokens, int64_t page_size) { return (tokens + page_size - 1) / page_size; }
+
+}  // namespace
+
+CacheSizes choose_cache_sizes(const ModelConfig& model, const EngineConfig& engine, at::ScalarType dtype) {
+  const int64_t page = engine.page_size;
+  const bool publishes = !model.kv_source_layer_ids.empty();
+  const int64_t wanted_len = engine.max_model_len > 0 ? std::min(engine.max_model_len, model.max_position_embeddings)
+                                                      : model.max_position_embeddings;
+  const int64_t budget = engine.kv_cache_memory > 0
+                             ? engine.kv_cache_memory
+                             : static_cast<int64_t>(kFreeMemoryShare * static_cast<double>(free_memory()));
+  const int64_t partial = KvCache::partial_bytes(model) * engine.max_num_seqs;
+  const int64_t window_bytes = KvCache::window_page_bytes(model, page, dtype);
+  const int64_t compressed_bytes = KvCache::compressed_page_bytes(model, page, dtype);
+
+  // A request keeps its window, at any alignment, and the rows of the step it is in.
+  const int64_t resident = pages_of(model.sliding_window, page) + 1;
+  const int64_t chunk = std::min(engine.max_num_batched_tokens, wanted_len);
+  const int64_t least_window = resident + pages_of(chunk, page) + 1;
+  const int64_t most_window = engine.max_num_seqs * resident + pages_of(engine.max_num_batched_tokens, page) + engine.max_num_seqs + 1;
+  const int64_t most_compressed = publishes ? engine.max_num_seqs * pages_of(wanted_len, page) + 1 : 0;
+  const int64_t least = (least_window + 1) * window_bytes + (publishes ? 2 * compressed_bytes : 0) + partial;
+  REPRISE_REQUIRE(budget >= least, "[kv_cache_memory] wanted at least ", least, " bytes for one request with steps of ", chunk,
+                  " rows (max_num_batched_tokens) but got ", budget,
+                  "; give more memory, or lower max_num_batched_tokens, max_num_seqs or page_size");
+
+  CacheSizes sizes{.num_window_pages = std::max(most_window, least_window + 1), .num_compressed_pages = most_compressed,
+                   .max_model_len = wanted_len};
+  const int64_t most = sizes.num_window_pages * window_bytes + most_compressed * compressed_bytes + partial;
+  if (budget < most) {
+    // Both groups shrink alike, the window group no further than one request needs.
+    const double share = static_cast<double>(budget - partial) / static_cast<double>(most - partial);
+    sizes.num_window_pages =
+        std::max(static_cast<int64_t>(share * static_cast<double>(sizes.num_window_pages)), least_window + 1);
+    if (publishes) sizes.num_compressed_pages = (budget - partial - sizes.num_window_pages * window_bytes) / compressed_bytes;
+  }
+  if (publishes) sizes.max_model_len = std::min(wanted_len, (sizes.num_compressed_pages - 1) * page);
+  return sizes;
+}
+
+}  // namespace reprise

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "reprise/config.h"
+
+namespace reprise {
+
+struct CacheSizes {
+  int64_t num_window_pages = 0;      // pad page included
+  int64_t num_compressed_pages = 0;  // pad page included; 0 when no layer publishes
+  int64_t max_model_len = 0;         // tokens of one request
+};
+
+// Divides the cache memory among the groups: what max_num_seqs requests of the longest kind can use, or less when the memory
+// does not reach. Throws std::invalid_argument when it does not hold one request's window and one page.
+CacheSizes choose_cache_sizes(const ModelConfig& model, const EngineConfig& engine, at::ScalarType dtype);
+
+}  // namespace reprise

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "layers/engram_hash.h"
+#include "reprise/config.h"
+#include "reprise/step_plan.h"
+
+namespace reprise {
+
+// Hashes a step's tokens, with the lookback before each chunk's start, to rows of the Engram tables.
+class EngramRows {
+ public:
+  // vocabulary: token id -> compressed id [vocab_size]. Throws std::invalid_argument when it does not fit the config.
+  EngramRows(const ModelConfig& config, std::vector<int32_t> vocabulary);
+
+  // Per Engram layer [rows, tables] int64.
+  std::vector<at::Tensor> rows(const StepPlan& plan) const;
+
+ private:
+  std::vector<int32_t> vocabulary_;
+  std::vector<EngramHash> hashes_;
+};
+
+}  // namespace reprise

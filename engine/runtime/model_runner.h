@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "context/kv_cache.h"
+#include "models/model.h"
+#include "replay/replay_dispatcher.h"
+#include "reprise/config.h"
+#include "reprise/model_state.h"
+#include "reprise/step_plan.h"
+#include "runtime/cache_sizes.h"
+
+namespace reprise {
+
+// A loaded model with its caches: takes a step's plan, gives its logits.
+class ModelRunner {
+ public:
+  // `engine` is checked and holds the Engram vocabulary where the model needs one.
+  ModelRunner(const std::string& checkpoint_dir, const ModelConfig& model, const EngineConfig& engine);
+
+  StepInputs prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows);
+  StepOutputs run(const StepInputs& inputs) { return dispatcher_.forward(inputs); }
+
+  const CacheSizes& cache_sizes() const { return sizes_; }
+  int64_t weight_bytes() const { return model_->weight_bytes(); }
+  at::ScalarType dtype() const { return dtype_; }
+
+ private:
+  at::ScalarType dtype_;
+  std::unique_ptr<Model> model_;
+  CacheSizes sizes_;
+  KvCache cache_;
+  ModelState state_;
+  ReplayDispatcher dispatcher_;
+};
+
+}  // namespace reprise

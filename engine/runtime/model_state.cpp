@@ -1,0 +1,125 @@
+#include "reprise/model_state.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "reprise/error.h"
+#include "runtime/engram_rows.h"
+#include "runtime/row_sets.h"
+
+namespace reprise {
+
+class ModelState::Impl {
+ public:
+  Impl(const ModelConfig& config, int64_t max_num_seqs, int64_t max_model_len, int64_t page_size, std::vector<int32_t> vocabulary)
+      : config_(config), max_num_seqs_(max_num_seqs), page_size_(page_size), row_sets_(config, page_size) {
+    const int64_t entries = (max_model_len + page_size - 1) / page_size;
+    for (auto& table : block_tables_) table = at::zeros({max_num_seqs, entries}, at::kInt);
+    if (!config.engram_layer_ids.empty()) engram_.emplace(config, std::move(vocabulary));
+  }
+
+  StepInputs prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows) {
+    check(plan, hidden_rows);
+    for (const auto& update : plan.block_table_updates) {
+      at::Tensor& table = block_tables_[static_cast<size_t>(update.group)];
+      table.mutable_data_ptr<int32_t>()[update.state_slot * table.size(1) + update.index] = update.page;
+    }
+    StepInputs inputs;
+    inputs.token_ids = at::empty({plan.num_rows}, at::kLong);
+    int64_t* ids = inputs.token_ids.mutable_data_ptr<int64_t>();
+    for (const auto& sequence : plan.sequences) {
+      ids = std::copy_n(sequence.tokens.begin() + sequence.start, sequence.num_rows, ids);
+    }
+    if (engram_) inputs.engram_rows = engram_->rows(plan);
+    row_sets_.build(plan, block_tables_[0], block_tables_[1], inputs);
+    row_sets_.choose_outputs(plan, hidden_rows, inputs);
+    return inputs;
+  }
+
+  const ModelConfig& config() const { return config_; }
+  int64_t page_size() const { return page_size_; }
+
+ private:
+  void check(const StepPlan& plan, const std::vector<bool>& hidden_rows) const {
+    const int64_t entries = block_tables_[0].size(1);
+    REPRISE_REQUIRE(hidden_rows.empty() || hidden_rows.size() == plan.sequences.size(), "[prepare] wanted a flag for each of ",
+                    plan.sequences.size(), " sequences but got ", hidden_rows.size());
+    int64_t rows = 0;
+    for (const auto& s : plan.sequences) {
+      REPRISE_REQUIRE(s.state_slot >= 0 && s.state_slot < max_num_seqs_, "[prepare] wanted a state slot below ", max_num_seqs_,
+                      " but got ", s.state_slot, " for request ", s.id);
+      const auto length = static_cast<int64_t>(s.tokens.size());
+      REPRISE_REQUIRE(s.start >= 0 && s.num_rows > 0 && s.start + s.num_rows <= length, "[prepare] wanted rows within the ", length,
+                      " tokens of request ", s.id, " but got rows ", s.start, " to ", s.start + s.num_rows);
+      REPRISE_REQUIRE(s.start + s.num_rows <= entries * page_size_, "[prepare] wanted at most ", entries * page_size_,
+                      " tokens per request but request ", s.id, " runs to ", s.start + s.num_rows);
+      REPRISE_REQUIRE(!s.row_plan || static_cast<int64_t>(s.row_plan->layers.size()) == config_.num_hidden_layers,
+                      "[prepare] wanted a row plan of ", config_.num_hidden_layers, " layers for request ", s.id);
+      for (const int32_t id : s.tokens.subspan(static_cast<size_t>(s.start), static_cast<size_t>(s.num_rows))) {
+        REPRISE_REQUIRE(id >= 0 && id < config_.vocab_size, "[prepare] wanted token ids below ", config_.vocab_size, " but got ", id);
+      }
+      rows += s.num_rows;
+    }
+    REPRISE_REQUIRE(rows == plan.num_rows, "[prepare] wanted num_rows to be the sequences' ", rows, " rows but got ", plan.num_rows);
+    for (const auto& update : plan.block_table_updates) {
+      REPRISE_REQUIRE(update.state_slot >= 0 && update.state_slot < max_num_seqs_ && update.index >= 0 && update.index < entries,
+                      "[prepare] wanted a block table entry within ", max_num_seqs_, " x ", entries, " but got (",
+                      update.state_slot, ", ", update.index, ")");
+    }
+  }
+
+  ModelConfig config_;
+  int64_t max_num_seqs_;
+  int64_t page_size_;
+  std::array<at::Tensor, kNumCacheGroups> block_tables_;  // [max_num_seqs, entries] int32
+  std::optional<EngramRows> engram_;
+  RowSets row_sets_;
+};
+
+ModelState::ModelState(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ModelState::~ModelState() = default;
+ModelState::ModelState(ModelState&&) noexcept = default;
+ModelState& ModelState::operator=(ModelState&&) noexcept = default;
+
+StepInputs ModelState::prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows) { return impl_->prepare(plan, hidden_rows); }
+const ModelConfig& ModelState::config() const { return impl_->config(); }
+int64_t ModelState::page_size() const { return impl_->page_size(); }
+
+ModelStateBuilder& ModelStateBuilder::max_num_seqs(int64_t value) {
+  max_num_seqs_ = value;
+  return *this;
+}
+
+ModelStateBuilder& ModelStateBuilder::max_model_len(int64_t value) {
+  max_model_len_ = value;
+  return *this;
+}
+
+ModelStateBuilder& ModelStateBuilder::page_size(int64_t value) {
+  page_size_ = value;
+  return *this;
+}
+
+ModelStateBuilder& ModelStateBuilder::engram_vocabulary(std::vector<int32_t> map) {
+  engram_vocabulary_ = std::move(map);
+  return *this;
+}
+
+ModelState ModelStateBuilder::build() const {
+  const int64_t length = max_model_len_ > 0 ? max_model_len_ : config_.max_position_embeddings;
+  REPRISE_REQUIRE(max_num_seqs_ > 0, "[ModelStateBuilder] wanted max_num_seqs of at least 1 but got ", max_num_seqs_);
+  REPRISE_REQUIRE(length > 0, "[ModelStateBuilder] wanted max_model_len of at least 1 but got ", length);
+  REPRISE_REQUIRE(page_size_ > 0, "[ModelStateBuilder] wanted page_size of at least 1 but got ", page_size_);
+  for (const int64_t source : config_.kv_source_layer_ids) {
+    const int64_t ratio = config_.compress_ratios.at(static_cast<size_t>(source));
+    REPRISE_REQUIRE(page_size_ % ratio == 0, "[ModelStateBuilder] wanted a page_size that is a multiple of compress ratio ", ratio,
+                    " but got ", page_size_);
+  }
+  return ModelState(std::make_unique<ModelState::Impl>(config_, max_num_seqs_, length, page_size_, engram_vocabulary_));
+}
+
+}  // namespace reprise

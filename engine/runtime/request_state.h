@@ -1,0 +1,28 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "reprise/request.h"
+
+namespace reprise {
+
+using Clock = std::chrono::steady_clock;
+
+// What the engine keeps of an unfinished request beside the scheduler's sequence.
+struct RequestState {
+  Request request;
+  uint64_t seed = 0;
+  int64_t num_generated = 0;
+  Clock::time_point submitted;
+  std::optional<Clock::time_point> first_token;
+  std::optional<Clock::time_point> deadline;
+  ReplayMode replay = ReplayMode::kOff;
+  std::string replay_reason;
+  std::vector<TokenLogprobs> prompt_logprobs;  // so far
+};
+
+}  // namespace reprise
