@@ -1,8 +1,8 @@
 #include "runtime/engram_vocabulary.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "models/json_file.h"
 #include "reprise/error.h"
@@ -11,21 +11,19 @@ namespace reprise {
 
 void check_engram_vocabulary(const std::vector<int32_t>& vocabulary, const ModelConfig& config,
                              const std::string& origin) {
-  REPRISE_REQUIRE(static_cast<int64_t>(vocabulary.size()) == config.vocab_size, "[", origin,
-                  "] wanted one compressed id for each of vocab_size = ", config.vocab_size, " token ids but got ",
+  REPRISE_REQUIRE(static_cast<int64_t>(vocabulary.size()) == config.vocab_size, origin,
+                  "wanted one compressed id for each of vocab_size = ", config.vocab_size, " token ids but got ",
                   vocabulary.size());
-  std::vector<bool> seen(static_cast<size_t>(config.engram_compressed_vocab_size), false);
+  const auto distinct = static_cast<int64_t>(std::set<int32_t>(vocabulary.begin(), vocabulary.end()).size());
+  REPRISE_REQUIRE(distinct == config.engram_compressed_vocab_size, origin,
+                  "wanted engram_compressed_vocab_size = ", config.engram_compressed_vocab_size,
+                  " distinct compressed ids but got ", distinct, "; is it the checkpoint's own tokenizer?");
   for (size_t token = 0; token < vocabulary.size(); ++token) {
     const int32_t id = vocabulary[token];
-    REPRISE_REQUIRE(id >= 0 && id < config.engram_compressed_vocab_size, "[", origin, "] token ", token,
+    REPRISE_REQUIRE(id >= 0 && id < config.engram_compressed_vocab_size, origin, "token ", token,
                     " wanted a compressed id in [0, engram_compressed_vocab_size = ",
                     config.engram_compressed_vocab_size, ") but got ", id);
-    seen[static_cast<size_t>(id)] = true;
   }
-  const auto distinct = std::count(seen.begin(), seen.end(), true);
-  REPRISE_REQUIRE(distinct == config.engram_compressed_vocab_size, "[", origin,
-                  "] wanted engram_compressed_vocab_size = ", config.engram_compressed_vocab_size,
-                  " distinct compressed ids but got ", distinct, "; is it the checkpoint's own tokenizer?");
 }
 
 std::vector<int32_t> read_engram_vocabulary(const std::string& checkpoint_dir, const ModelConfig& config) {
@@ -43,7 +41,7 @@ std::vector<int32_t> read_engram_vocabulary(const std::string& checkpoint_dir, c
                     vocabulary.size(), " wanted a compressed id of at least 0 but got ", id.dump());
     vocabulary.push_back(id.get<int32_t>());
   }
-  check_engram_vocabulary(vocabulary, config, path);
+  check_engram_vocabulary(vocabulary, config, concat("[", path, "] "));
   for (const auto& [field, size] : {std::pair("vocab_size", config.vocab_size),
                                     std::pair("compressed_vocab_size", config.engram_compressed_vocab_size)}) {
     const auto stated = object.find(field);

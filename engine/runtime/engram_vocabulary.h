@@ -16,7 +16,7 @@ inline constexpr const char* kEngramVocabularyFile = "engram_vocabulary.json";
 // it is missing (saying how to make it) or does not fit `config`.
 std::vector<int32_t> read_engram_vocabulary(const std::string& checkpoint_dir, const ModelConfig& config);
 
-// Checks a map that was handed over; `origin` begins the error message.
+// Checks a map that was handed over; `origin` begins the error message ("[where] ").
 void check_engram_vocabulary(const std::vector<int32_t>& vocabulary, const ModelConfig& config,
                              const std::string& origin);
 

@@ -331,7 +331,7 @@ TEST(EngramVocabulary, ReadsAndChecksTheMap) {
   EXPECT_TRUE(says(with_file(R"({"vocab_size": 4, "compressed_vocab_size": 3, "map": [0, 1, 2]})"),
                    "vocab_size = 4 token ids but got 3"));
   EXPECT_TRUE(
-      says(with_file(R"({"vocab_size": 4, "compressed_vocab_size": 3, "map": [0, 1, 3, 2]})"), "token 2 wanted"));
+      says(with_file(R"({"vocab_size": 4, "compressed_vocab_size": 3, "map": [0, 1, 3, 0]})"), "token 2 wanted"));
   EXPECT_TRUE(
       says(with_file(R"({"vocab_size": 4, "compressed_vocab_size": 3, "map": [0, 1, -1, 2]})"), "token 2 wanted"));
   EXPECT_TRUE(says(with_file(R"({"vocab_size": 4, "compressed_vocab_size": 3, "map": [0, 1, 1, 0]})"),
@@ -339,6 +339,8 @@ TEST(EngramVocabulary, ReadsAndChecksTheMap) {
   EXPECT_TRUE(says(with_file(R"({"vocab_size": 5, "compressed_vocab_size": 3, "map": [0, 1, 0, 2]})"),
                    "vocab_size = 4 but got 5"));
   EXPECT_TRUE(says(with_file(R"({"vocab_size": 4, "compressed_vocab_size": 3})"), "wanted a list \"map\""));
+  EXPECT_TRUE(
+      says(complaint([&] { check_engram_vocabulary({0, 1, -1, 0}, config, "[mine] "); }), "[mine] token 2 wanted"));
 }
 
 }  // namespace
