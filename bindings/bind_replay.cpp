@@ -136,9 +136,9 @@ void bind_replay(nb::module_& m) {
       .def("run_kept", call_as(Form::kKept), nb::arg("hidden_states"), nb::arg("states"),
            nb::sig("def run_kept(self, hidden_states: torch.Tensor, *states: torch.Tensor | None) -> "
                    "tuple[torch.Tensor, ...]"),
-           "The same without the scatter: outputs of the kept rows only, in the order of `rows`. Where the rows are "
-           "one run "
-           "of consecutive rows, run_layers gets views of the inputs and must not change them.");
+           "The same without the scatter: the outputs as run_layers returns them. Where the rows are one run of "
+           "consecutive rows, "
+           "run_layers gets views of the inputs: what it changes in place changes them.");
 }
 
 }  // namespace reprise

@@ -63,6 +63,15 @@ void check_inputs(const ReplayRows& kept, const std::vector<at::Tensor>& inputs,
   }
 }
 
+void check_outputs(const ReplayRows& kept, const std::vector<at::Tensor>& outputs) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const at::Tensor& output = outputs[i];
+    if (!output.defined()) continue;
+    REPRISE_REQUIRE(output.dim() >= 1 && output.size(0) == kept.size(), "[DecoderReplayLayers] wanted output ", i,
+                    " of run_layers to have ", kept.size(), " rows, one per kept row, but got shape ", output.sizes());
+  }
+}
+
 }  // namespace
 
 DecoderReplayLayers::DecoderReplayLayers(int64_t window, RunLayers run_layers, States row_buffers)
@@ -100,18 +109,8 @@ DecoderReplayLayers::States DecoderReplayLayers::run_on_rows(const ReplayRows& k
       gathered.push_back(gather(inputs[i], kept, *warm_buffers_, i));
     }
   }
-  States outputs;
-  {
-    const ScopedForwardContext scope(forward_context);
-    outputs = run_layers_(gathered);
-  }
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const at::Tensor& output = outputs[i];
-    if (!output.defined()) continue;
-    REPRISE_REQUIRE(output.dim() >= 1 && output.size(0) == kept.size(), "[DecoderReplayLayers] wanted output ", i,
-                    " of run_layers to have ", kept.size(), " rows, one per kept row, but got shape ", output.sizes());
-  }
-  return outputs;
+  const ScopedForwardContext scope(forward_context);
+  return run_layers_(gathered);
 }
 
 DecoderReplayLayers::States DecoderReplayLayers::operator()(const States& inputs) {
@@ -120,6 +119,7 @@ DecoderReplayLayers::States DecoderReplayLayers::operator()(const States& inputs
                   "[DecoderReplayLayers] wanted hidden states, one row per row of the batch, as the first input");
   const ReplayRows kept(rows);
   States outputs = run_on_rows(kept, inputs, /*allow_views=*/false);
+  check_outputs(kept, outputs);
   for (at::Tensor& output : outputs) {
     if (output.defined()) output = scatter(output, kept, inputs[0].size(0));
   }

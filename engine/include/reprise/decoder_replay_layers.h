@@ -41,8 +41,8 @@ class DecoderReplayLayers {
   // std::out_of_range for a row outside the batch before anything is written, std::invalid_argument for rows that are
   // no vector of integers and for outputs that do not have one row per kept row.
   States operator()(const States& inputs);
-  // The same without the scatter: outputs of the kept rows only, in the order of `rows`. Where the rows are one run of
-  // consecutive rows, run_layers gets views of the inputs and must not change them.
+  // The same without the scatter: the outputs as the layers return them, who may keep fewer rows still. Where the rows
+  // are one run of consecutive rows, run_layers gets views of the inputs: what it changes in place changes them.
   States run_kept(const States& inputs);
 
   int64_t window() const { return window_; }
