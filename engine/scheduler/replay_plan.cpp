@@ -73,6 +73,35 @@ RowPlan make_step_row_plan(int64_t start, int64_t num_rows, const DecoderFacts& 
   return make_uniform_plan(first, first, facts);
 }
 
+std::optional<RowPlan> make_hit_row_plan(ReplayMode mode, int64_t prompt_length, int64_t hit, PrefixRebuild rebuild,
+                                         const DecoderFacts& facts) {
+  REPRISE_ENSURE(mode != ReplayMode::kStep && rebuild != PrefixRebuild::kAuto && hit >= 0 && hit < prompt_length,
+                 "hit ", hit, " of a prompt of ", prompt_length);
+  const bool bounded = rebuild == PrefixRebuild::kBounded;
+  const int64_t floor = bounded ? hit - facts.window : 0;
+  if (bounded && floor <= 0) return std::nullopt;
+
+  RowPlan plan = make_row_plan(mode, prompt_length, facts);
+  int64_t layer = facts.num_layers - 1;
+  int64_t first_computed = hit;
+  if (mode != ReplayMode::kOff && facts.num_encoder_layers > 0 && facts.num_replay_layers() > 0) {
+    for (; layer >= facts.num_encoder_layers; --layer) {
+      LayerRows& rows = plan.layers[static_cast<size_t>(layer)];
+      rows = {std::max(rows.first_received, floor), std::max(rows.first_computed, floor),
+              std::max(rows.window_floor, floor)};
+      first_computed = rows.first_received;
+    }
+  }
+  for (; layer >= 0; --layer) {
+    // Rows >= hit are received everywhere, also where nothing reads their output: they publish KV.
+    const int64_t first_received = std::min(hit, std::max(floor, first_computed - (facts.window - 1)));
+    plan.layers[static_cast<size_t>(layer)] = {first_received, first_computed, floor};
+    first_computed = first_received;
+  }
+  if (plan.layers.front().first_received <= 0) return std::nullopt;
+  return plan;
+}
+
 bool trims_nothing(const RowPlan& plan) {
   return std::all_of(plan.layers.begin(), plan.layers.end(), [](const LayerRows& rows) { return rows == LayerRows{}; });
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "reprise/config.h"
 #include "reprise/step_plan.h"
@@ -26,6 +27,17 @@ RowPlan make_row_plan(ReplayMode mode, int64_t prompt_length, const DecoderFacts
 // Policy kStep: the replay layers keep the last min(W, num_rows) of the step's prompt rows [start, start + num_rows). A
 // trimmed request reads no window key below its kept rows; an untrimmed one (num_rows <= W) keeps what it had.
 RowPlan make_step_row_plan(int64_t start, int64_t num_rows, const DecoderFacts& facts);
+
+// The plan after a prefix-cache hit of `hit` tokens (below prompt_length): which rows each layer runs again to rebuild
+// the window KV that is not cached. Walks the layers backwards from what must be right: every row >= hit in the encoder
+// layers, and the rows that the replay plan keeps (all rows >= hit where nothing is trimmed); a computed row needs the
+// W-1 rows before it received.
+//   kExact    as far as dependencies reach; equal to a cold run.
+//   kBounded  no further than hit - W, and no window key below it is read: an approximation.
+// The request starts at layers[0].first_received. Empty when that saves nothing: the hit is no longer than its halo
+// (bounded: W).
+std::optional<RowPlan> make_hit_row_plan(ReplayMode mode, int64_t prompt_length, int64_t hit, PrefixRebuild rebuild,
+                                         const DecoderFacts& facts);
 
 bool trims_nothing(const RowPlan& plan);
 

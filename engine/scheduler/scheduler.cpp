@@ -41,6 +41,11 @@ int64_t max_rows(int64_t prompt_length, int64_t max_tokens) {
   return prompt_length + std::max<int64_t>(max_tokens - 1, 0);
 }
 
+PrefixRebuild resolved_rebuild(const SchedulerConfig& config) {
+  if (config.prefix_rebuild != PrefixRebuild::kAuto) return config.prefix_rebuild;
+  return config.replay == ReplayMode::kBounded ? PrefixRebuild::kBounded : PrefixRebuild::kExact;
+}
+
 const char* name(CacheGroup group) { return group == CacheGroup::kWindow ? "window" : "compressed"; }
 
 }  // namespace
@@ -49,7 +54,12 @@ Scheduler::Scheduler(SchedulerConfig config)
     : config_(checked(config)),
       groups_{CacheGroupFacts{config_.page_size, config_.num_window_pages, config_.decoder.window},
               CacheGroupFacts{config_.page_size, config_.has_compressed_group ? config_.num_compressed_pages : 1, 0}},
-      pools_{PagePool(groups_[0].num_pages), PagePool(groups_[1].num_pages)} {
+      pools_{PagePool(groups_[0].num_pages), PagePool(groups_[1].num_pages)},
+      prefix_rebuild_(resolved_rebuild(config_)) {
+  // Without a compressed group nothing that outlives the window could be shared.
+  if (config_.enable_prefix_caching && config_.has_compressed_group) {
+    prefix_cache_.emplace(pool(CacheGroup::kCompressed), config_.page_size);
+  }
   for (int64_t slot = config_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(static_cast<int32_t>(slot));
   const auto seats = static_cast<size_t>(config_.max_num_seqs);
   running_.reserve(seats);
@@ -102,6 +112,11 @@ void Scheduler::add(SequenceRequest request) {
     auto plan = std::make_shared<RowPlan>(make_row_plan(request.replay, prompt_length, config_.decoder));
     if (!trims_nothing(*plan)) sequence->prompt_plan = std::move(plan);
   }
+  if (prefix_cache_) {
+    sequence->root = root_hash(request.cache_salt);
+    sequence->block_hashes.reserve(static_cast<size_t>(prompt_length / config_.page_size));
+    hash_blocks(*sequence, prompt_length / config_.page_size);
+  }
   waiting_.insert(sequence.get());
   sequences_.emplace(request.id, std::move(sequence));
 }
@@ -112,6 +127,8 @@ const StepPlan& Scheduler::plan() {
   plan_.sequences.clear();
   plan_.num_rows = 0;
   scheduled_.clear();
+  pending_blocks_.clear();
+  num_deferred_ = 0;
   in_flight_ = true;
   ++step_;
   budget_ = config_.max_num_batched_tokens;
@@ -172,53 +189,144 @@ void Scheduler::run_chunk(Sequence& sequence) {
 
 // Admits waiting requests that are served before `limit` (null: all), in order, until one does not fit.
 void Scheduler::admit_before(const Sequence* limit) {
-  while (admission_open_ && budget_ > 0 && !waiting_.empty() && !free_slots_.empty()) {
-    Sequence& sequence = **waiting_.begin();
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    if (!admission_open_ || budget_ == 0 || free_slots_.empty() || num_deferred_ >= config_.max_num_seqs) return;
+    Sequence& sequence = **next++;  // admission takes it out of the queue
     if (limit != nullptr && !runs_before(sequence, *limit)) return;
-    if (!admit(sequence)) {
-      admission_open_ = false;
-      return;
-    }
+    const Admission admission = admit(sequence);
+    if (admission == Admission::kNoRoom) admission_open_ = false;
+    if (admission == Admission::kLater) ++num_deferred_;
   }
 }
 
-// Starts a waiting request and schedules its first chunk. False, and nothing has changed, when pages are short.
-bool Scheduler::admit(Sequence& sequence) {
-  const int64_t start = 0;
+// Starts a waiting request and schedules its first chunk. Unless it is admitted, nothing has changed.
+Scheduler::Admission Scheduler::admit(Sequence& sequence) {
+  const int64_t max_blocks = max_hit_blocks(sequence);
+  hit_pages_.clear();
+  for (int64_t block = 0; block < max_blocks; ++block) {
+    const int32_t page =
+        prefix_cache_->find(sequence.block_hashes[static_cast<size_t>(block)], block_tokens(sequence, block));
+    if (page == kPadPage) break;
+    hit_pages_.push_back(page);
+  }
+  const auto matched = static_cast<int64_t>(hit_pages_.size());
+  const PrefixHit hit = make_hit(sequence, matched);
+  // Where this step completes the blocks that come next, waiting for them is cheaper than running them a second time.
+  if (matched < max_blocks) {
+    auto pending =
+        std::find(pending_blocks_.begin(), pending_blocks_.end(), sequence.block_hashes[static_cast<size_t>(matched)]);
+    int64_t coming = matched;
+    for (; coming < max_blocks && pending != pending_blocks_.end(); ++coming, ++pending) {
+      if (*pending != sequence.block_hashes[static_cast<size_t>(coming)]) break;
+    }
+    if (coming > matched && make_hit(sequence, coming).first_row > hit.first_row) return Admission::kLater;
+  }
+  hit_pages_.resize(static_cast<size_t>(hit.num_tokens / config_.page_size));
+
   // Compressed pages for all its tokens at once: a prompt that starts is not stopped half way for want of them. Beyond
   // that each running request may soon want one more; without it the newcomer would be preempted at once. A request
   // that runs alone needs no reserve, add() made sure that it fits.
   const int64_t reserve = num_running();
   if (has_group(CacheGroup::kCompressed)) {
-    const int64_t entries = group(CacheGroup::kCompressed).entries_for(sequence.num_tokens());
-    if (entries + reserve > pool(CacheGroup::kCompressed).num_free()) return false;
+    const PagePool& compressed = pool(CacheGroup::kCompressed);
+    const int64_t shared = std::count_if(hit_pages_.begin(), hit_pages_.end(),
+                                         [&](int32_t page) { return compressed.use_count(page) > 0; });
+    const int64_t wanted = group(CacheGroup::kCompressed).entries_for(sequence.num_tokens()) - shared;
+    if (wanted + reserve > compressed.num_free()) return Admission::kNoRoom;
   }
-  const int64_t resident = group(CacheGroup::kWindow).max_resident_pages(sequence.num_tokens() - start, 1);
-  if (resident + reserve > pool(CacheGroup::kWindow).num_free()) return false;
+  const CacheGroupFacts& window = group(CacheGroup::kWindow);
+  const int64_t first_entry = hit.first_row / config_.page_size;
+  const int64_t resident = std::min(window.entries_for(sequence.num_tokens()) - first_entry,
+                                    window.max_resident_pages(sequence.num_tokens(), 1));
+  if (resident + reserve > pool(CacheGroup::kWindow).num_free()) return Admission::kNoRoom;
 
   waiting_.erase(&sequence);
   running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence, RunsBefore()), &sequence);
   sequence.state_slot = free_slots_.back();
   free_slots_.pop_back();
-  sequence.num_computed = start;
-  sequence.publish_from = 0;
-  sequence.row_plan = sequence.prompt_plan;
-  sequence.plan_end = sequence.prompt_length;
+  sequence.first_row = hit.first_row;
+  sequence.num_computed = hit.first_row;
+  sequence.publish_from = hit.num_tokens;
+  sequence.num_published = hit.num_tokens / config_.page_size;
+  sequence.row_plan = hit.row_plan != nullptr ? hit.row_plan : sequence.prompt_plan;
   const int64_t rows = max_rows(sequence.prompt_length, sequence.max_tokens);
   sequence.tokens.reserve(static_cast<size_t>(sequence.prompt_length + sequence.max_tokens));
+  if (prefix_cache_) sequence.block_hashes.reserve(static_cast<size_t>(rows / config_.page_size));
   for (CacheGroup which : kGroups) {
     if (has_group(which)) sequence.table(which).reserve(group(which).entries_for(rows));
   }
   if (!sequence.was_admitted) {
     sequence.was_admitted = true;
+    sequence.first_hit = hit.num_tokens;
+    sequence.facts.cached_rows = hit.num_tokens;
     totals_.prompt_rows += sequence.prompt_length;
+    totals_.cached_rows += hit.num_tokens;
   }
-  if (has_group(CacheGroup::kCompressed)) {
-    const bool grown = grow(sequence, 0);
-    REPRISE_ENSURE(grown, "request ", sequence.id, " was admitted without pages");
+  sequence.table(CacheGroup::kWindow).start_at(first_entry);
+  BlockTable& compressed = sequence.table(CacheGroup::kCompressed);
+  for (int32_t page : hit_pages_) {
+    plan_.block_table_updates.push_back(
+        {CacheGroup::kCompressed, sequence.state_slot, static_cast<int32_t>(compressed.num_entries()), page});
+    compressed.append(pool(CacheGroup::kCompressed).reference(page));
   }
+  const bool grown = grow(sequence, 1);
+  REPRISE_ENSURE(grown, "request ", sequence.id, " was admitted without pages");
   run_chunk(sequence);
-  return true;
+  return Admission::kAdmitted;
+}
+
+// Leading blocks that a request may take from the prefix cache. At least one prompt token always runs.
+int64_t Scheduler::max_hit_blocks(const Sequence& sequence) const {
+  // Rows whose outputs are read must run. Policy kStep trims by chunk and has no plan that a rebuild could extend.
+  if (!prefix_cache_ || sequence.needs_every_row || sequence.replay == ReplayMode::kStep) return 0;
+  int64_t tokens = sequence.prompt_length - 1;
+  if (prefix_rebuild_ == PrefixRebuild::kBounded) {
+    // Bounded rebuild follows bounded replay by default; a request that asks for exact values then takes nothing
+    // approximate.
+    if (config_.prefix_rebuild == PrefixRebuild::kAuto && sequence.replay != ReplayMode::kBounded) return 0;
+    // What a bounded rebuild computes depends on where the hit ended, so a preempted request does not continue behind
+    // another one.
+    if (sequence.was_admitted) tokens = std::min(tokens, sequence.first_hit);
+  }
+  return tokens / config_.page_size;
+}
+
+Scheduler::PrefixHit Scheduler::make_hit(const Sequence& sequence, int64_t num_blocks) const {
+  if (num_blocks == 0) return {};
+  const int64_t num_tokens = num_blocks * config_.page_size;
+  auto plan = make_hit_row_plan(sequence.replay, sequence.prompt_length, num_tokens, prefix_rebuild_, config_.decoder);
+  if (!plan) return {};
+  const int64_t first_row = plan->layers.front().first_received;
+  return {num_tokens, std::make_shared<const RowPlan>(std::move(*plan)), first_row};
+}
+
+std::span<const int32_t> Scheduler::block_tokens(const Sequence& sequence, int64_t block) const {
+  return std::span(sequence.tokens)
+      .subspan(static_cast<size_t>(block * config_.page_size), static_cast<size_t>(config_.page_size));
+}
+
+void Scheduler::hash_blocks(Sequence& sequence, int64_t num_blocks) const {
+  while (static_cast<int64_t>(sequence.block_hashes.size()) < num_blocks) {
+    const BlockHash& parent = sequence.block_hashes.empty() ? sequence.root : sequence.block_hashes.back();
+    sequence.block_hashes.push_back(
+        hash_block(parent, block_tokens(sequence, static_cast<int64_t>(sequence.block_hashes.size()))));
+  }
+}
+
+// Makes the blocks that a request has completed known to the prefix cache.
+//
+// Under exact rebuild everything here is exact, whatever the request's replay mode: only encoder layers publish, every
+// row is received by all of them (replay plans trim no encoder layer but the last one, and that one after it has
+// published), and the rows that follow a hit were rebuilt from the full halo. Only a bounded rebuild makes published
+// values approximate, and a scheduler that does bounded rebuilds never does exact ones: the setting holds for all its
+// requests, and its cache dies with it.
+void Scheduler::publish(Sequence& sequence) {
+  for (; (sequence.num_published + 1) * config_.page_size <= sequence.num_computed; ++sequence.num_published) {
+    hash_blocks(sequence, sequence.num_published + 1);
+    prefix_cache_->insert(sequence.block_hashes[static_cast<size_t>(sequence.num_published)],
+                          block_tokens(sequence, sequence.num_published),
+                          sequence.table(CacheGroup::kCompressed).page(sequence.num_published));
+  }
 }
 
 // Pages for the next `num_rows` rows in every group; compressed pages at least for all known tokens. All or nothing.
@@ -263,7 +371,7 @@ void Scheduler::schedule(Sequence& sequence, int64_t num_rows) {
   if (sequence.reads_prompt_logits && sequence.prompt_logits_read < std::min(end, sequence.prompt_length)) {
     scheduled.first_logits_row = static_cast<int32_t>(std::max(sequence.prompt_logits_read - start, int64_t{0}));
   }
-  if (start < sequence.plan_end) {
+  if (start < sequence.prompt_length) {
     if (sequence.replay == ReplayMode::kStep && !sequence.needs_every_row) {
       // Counted to the prompt's end: generated rows that are recomputed in this chunk are never trimmed.
       const int64_t prompt_rows = std::min(end, sequence.prompt_length) - start;
@@ -271,6 +379,12 @@ void Scheduler::schedule(Sequence& sequence, int64_t num_rows) {
       if (!trims_nothing(rows)) scheduled.row_plan = std::make_shared<const RowPlan>(std::move(rows));
     } else {
       scheduled.row_plan = sequence.row_plan;
+    }
+  }
+  if (prefix_cache_ && start < sequence.prompt_length) {
+    const int64_t blocks = std::min(end / config_.page_size, static_cast<int64_t>(sequence.block_hashes.size()));
+    for (int64_t block = sequence.num_published; block < blocks; ++block) {
+      pending_blocks_.push_back(sequence.block_hashes[static_cast<size_t>(block)]);
     }
   }
   sequence.scheduled_step = step_;
@@ -313,6 +427,7 @@ void Scheduler::commit(std::span<const SequenceResult> results) {
     Sequence& sequence = *scheduled_[i];
     if (scheduled.start < sequence.prompt_length) count_prompt_rows(sequence, scheduled);
     sequence.num_computed += scheduled.num_rows;
+    if (prefix_cache_) publish(sequence);
     sequence.table(CacheGroup::kWindow)
         .release_below(group(CacheGroup::kWindow).first_live_entry(sequence.num_computed));
     if (result == nullptr) continue;
@@ -448,6 +563,7 @@ void Scheduler::check_integrity() const {
     }
     pool(which).check_integrity();
   }
+  if (prefix_cache_) prefix_cache_->check_integrity();
   for (const Sequence* sequence : running_) {
     REPRISE_ENSURE(sequence->state_slot >= 0 && !slot_taken[static_cast<size_t>(sequence->state_slot)]++, "slot ",
                    sequence->state_slot, " of request ", sequence->id, " is taken twice");
@@ -455,9 +571,10 @@ void Scheduler::check_integrity() const {
     const BlockTable& window = sequence->table(CacheGroup::kWindow);
     REPRISE_ENSURE(window.num_entries() * config_.page_size >= sequence->num_computed, "request ", sequence->id,
                    " ran rows without window pages");
-    REPRISE_ENSURE(window.num_pages() == 0 || window.first_live() * config_.page_size <=
-                                                  std::max<int64_t>(sequence->num_computed - config_.decoder.window, 0),
-                   "request ", sequence->id, " gave back window rows that can still be read");
+    REPRISE_ENSURE(
+        window.num_pages() == 0 || window.first_live() * config_.page_size <=
+                                       std::max(sequence->num_computed - config_.decoder.window, sequence->first_row),
+        "request ", sequence->id, " gave back window rows that can still be read");
     REPRISE_ENSURE(
         !config_.has_compressed_group ||
             sequence->table(CacheGroup::kCompressed).num_entries() * config_.page_size >= sequence->num_computed,

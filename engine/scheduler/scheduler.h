@@ -13,6 +13,7 @@
 #include "reprise/step_plan.h"
 #include "scheduler/cache_group.h"
 #include "scheduler/page_pool.h"
+#include "scheduler/prefix_cache.h"
 #include "scheduler/replay_plan.h"
 #include "scheduler/sequence.h"
 
@@ -98,10 +99,23 @@ class Scheduler {
     bool operator()(const Sequence* a, const Sequence* b) const { return runs_before(*a, *b); }
   };
 
+  // Leading tokens of a waiting request that it need not publish again, and the rows that it runs all the same.
+  struct PrefixHit {
+    int64_t num_tokens = 0;
+    std::shared_ptr<const RowPlan> row_plan;
+    int64_t first_row = 0;
+  };
+  enum class Admission { kAdmitted, kNoRoom, kLater };
+
   void schedule_decodes();
   void schedule_prefills();
   void admit_before(const Sequence* limit);
-  bool admit(Sequence& sequence);
+  Admission admit(Sequence& sequence);
+  int64_t max_hit_blocks(const Sequence& sequence) const;
+  PrefixHit make_hit(const Sequence& sequence, int64_t num_blocks) const;
+  void publish(Sequence& sequence);
+  std::span<const int32_t> block_tokens(const Sequence& sequence, int64_t block) const;
+  void hash_blocks(Sequence& sequence, int64_t num_blocks) const;
   void run_chunk(Sequence& sequence);
   void schedule(Sequence& sequence, int64_t num_rows);
   bool grow(Sequence& sequence, int64_t num_rows);
@@ -117,6 +131,8 @@ class Scheduler {
   SchedulerConfig config_;
   std::array<CacheGroupFacts, kNumCacheGroups> groups_;
   std::array<PagePool, kNumCacheGroups> pools_;  // before the sequences, whose pages return to them
+  std::optional<PrefixCache> prefix_cache_;      // of the compressed group
+  PrefixRebuild prefix_rebuild_;                 // never kAuto
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::vector<std::unique_ptr<Sequence>>
       retired_;                     // ended since the last plan(), whose spans may still point to their tokens
@@ -129,10 +145,13 @@ class Scheduler {
   StepPlan plan_;
   std::vector<Sequence*> scheduled_;  // beside plan_.sequences; null once aborted
   std::vector<Sequence*> prefills_;
+  std::vector<BlockHash> pending_blocks_;  // complete once the step has run
+  std::vector<int32_t> hit_pages_;         // of the request that is being admitted
   int64_t step_ = 0;
   int64_t budget_ = 0;  // rows the step may still take
   bool admission_open_ = false;
-  bool in_flight_ = false;  // planned and not committed
+  int64_t num_deferred_ = 0;  // requests that wait for a block of this step
+  bool in_flight_ = false;    // planned and not committed
 
   SchedulerTotals totals_;
 };

@@ -7,6 +7,7 @@
 
 #include "reprise/request.h"
 #include "reprise/step_plan.h"
+#include "scheduler/block_hash.h"
 #include "scheduler/block_table.h"
 
 namespace reprise {
@@ -45,17 +46,21 @@ struct Sequence {
   bool needs_every_row = false;
   bool reads_prompt_logits = false;
   std::shared_ptr<const RowPlan> prompt_plan;  // null: trims nothing
+  BlockHash root;                              // what its first block is chained to
+  std::vector<BlockHash> block_hashes;         // of its complete blocks: the prompt's at once, later ones as they fill
 
   int64_t prompt_logits_read = 0;  // prompt rows whose logits were delivered, kept through preemption
   bool was_admitted = false;
+  int64_t first_hit = 0;  // tokens found in the prefix cache when it first ran
   RequestFacts facts;
 
   // While running.
   int32_t state_slot = -1;
   int64_t num_computed = 0;  // rows [0, num_computed) are in the caches, or need not be
   int64_t publish_from = 0;
-  std::shared_ptr<const RowPlan> row_plan;  // of this run, for rows below plan_end
-  int64_t plan_end = 0;
+  int64_t first_row = 0;                    // where this run started
+  int64_t num_published = 0;                // leading blocks that were offered to the prefix cache or came from it
+  std::shared_ptr<const RowPlan> row_plan;  // of this run, for chunks that start below the prompt's end
   int64_t scheduled_step = -1;
   std::array<BlockTable, kNumCacheGroups> tables;
 

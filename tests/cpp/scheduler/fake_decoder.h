@@ -60,12 +60,19 @@ struct FakeModel {
 inline uint64_t window_key(uint64_t input, int64_t layer, int64_t p) { return mix(mix(input, 1000 + layer), p); }
 inline uint64_t compressed_part(uint64_t input, int64_t layer) { return mix(input, 2000 + layer); }
 
+// Compressed keys that a request found in the cache: `hit` tokens of them, and what a bounded rebuild leaves out below.
+struct AdoptedPrefix {
+  int64_t hit = 0;
+  int64_t first_row = 0;                          // rows below it do not run
+  std::vector<std::vector<uint64_t>> compressed;  // [layer][group position]
+};
+
 // The model without caches or chunks: one request, row by row, every layer. `window_floors` [num_layers] as in a row
 // plan.
 class ReferenceDecoder {
  public:
-  ReferenceDecoder(const FakeModel& model, std::vector<int64_t> window_floors = {})
-      : model_(model), floors_(std::move(window_floors)) {
+  ReferenceDecoder(const FakeModel& model, std::vector<int64_t> window_floors = {}, AdoptedPrefix prefix = {})
+      : model_(model), floors_(std::move(window_floors)), prefix_(std::move(prefix)) {
     floors_.resize(static_cast<size_t>(model.facts.num_layers), 0);
     keys_.resize(floors_.size());
     outputs_.resize(floors_.size());
@@ -88,7 +95,8 @@ class ReferenceDecoder {
  private:
   uint64_t run_row(size_t layer, int64_t p, uint64_t x) {
     const auto l = static_cast<int64_t>(layer);
-    keys_[layer].push_back(window_key(x, l, p));
+    const bool runs = p >= prefix_.first_row;
+    keys_[layer].push_back(runs ? window_key(x, l, p) : 0);
     if (model_.is_source(l)) {
       const int64_t ratio = model_.ratios[layer];
       parts_[layer].push_back(compressed_part(x, l));
@@ -96,8 +104,13 @@ class ReferenceDecoder {
       if (p % ratio == ratio - 1) {
         uint64_t value = 3;
         for (int64_t j = ratio - 1; j >= 0; --j) value = mix(value, parts_[layer][static_cast<size_t>(p - j)]);
+        if (p < prefix_.hit) value = prefix_.compressed[layer][static_cast<size_t>(p / ratio)];
         sums.push_back((sums.empty() ? 0 : sums.back()) + mix(value, static_cast<uint64_t>(p / ratio)));
       }
+    }
+    if (!runs) {
+      outputs_[layer].push_back(0);
+      return 0;
     }
     uint64_t seen = 0;
     for (int64_t q = std::max({p - model_.facts.window + 1, floors_[layer], int64_t{0}}); q <= p; ++q) {
@@ -116,6 +129,7 @@ class ReferenceDecoder {
 
   const FakeModel& model_;
   std::vector<int64_t> floors_;
+  AdoptedPrefix prefix_;
   std::vector<std::vector<uint64_t>> keys_, outputs_, compressed_sums_, parts_;
 };
 
@@ -168,6 +182,28 @@ class PagedDecoder {
   }
 
   std::vector<Row> computed;  // of the last step
+
+  // Before the step runs: the compressed keys of the first `hit` tokens that a sequence of the plan took from the
+  // cache.
+  AdoptedPrefix adopted(const StepPlan& plan, const ScheduledSequence& s) {
+    AdoptedPrefix prefix{s.publish_from, s.start, {}};
+    prefix.compressed.resize(static_cast<size_t>(model_.facts.num_layers));
+    std::vector<int32_t> pages;
+    for (const BlockTableUpdate& update : plan.block_table_updates) {
+      if (update.group != CacheGroup::kCompressed || update.state_slot != s.state_slot) continue;
+      if (pages.size() <= static_cast<size_t>(update.index)) pages.resize(static_cast<size_t>(update.index) + 1);
+      pages[static_cast<size_t>(update.index)] = update.page;
+    }
+    for (int64_t source : model_.sources) {
+      const int64_t per_page = page_size_ / model_.ratios[static_cast<size_t>(source)];
+      for (int64_t c = 0; c < s.publish_from / page_size_ * per_page; ++c) {
+        const int64_t at = pages[static_cast<size_t>(c / per_page)] * page_size_ + c % per_page;
+        prefix.compressed[static_cast<size_t>(source)].push_back(
+            cells_[1][static_cast<size_t>(source)][static_cast<size_t>(at)].value);
+      }
+    }
+    return prefix;
+  }
 
  private:
   struct Cell {
@@ -234,7 +270,10 @@ class PagedDecoder {
         EXPECT_EQ(part.tag, tags[static_cast<size_t>(p - j)]) << "stale partial state at row " << p - j;
         value = mix(value, part.value);
       }
-      cell(CacheGroup::kCompressed, layer, s, p / ratio, page_size_ / ratio) = {value, tag};
+      Cell& key = cell(CacheGroup::kCompressed, layer, s, p / ratio, page_size_ / ratio);
+      EXPECT_EQ(key.tag, 0u) << "request " << s.id << " overwrites compressed key " << p / ratio
+                             << ", which others may share";
+      key = {value, tag};
     }
   }
 

@@ -137,5 +137,7 @@ void run_schedules(bool prefix_caching) {
 
 TEST(SchedulerRandom, EveryRequestGetsWhatItGetsAlone) { run_schedules(/*prefix_caching=*/false); }
 
+TEST(SchedulerRandom, SharedPrefixesChangeNothing) { run_schedules(/*prefix_caching=*/true); }
+
 }  // namespace
 }  // namespace reprise
