@@ -136,7 +136,9 @@ def no_owning_pointers(path: str, text: str) -> Iterator[Problem]:
     code = re.sub(r"=\s*delete\b", "", text)
     code = re.sub(r"^(\s*#\s*include).*", "", code, flags=re.MULTILINE)
     if path.startswith("bindings/"):  # nanobind's constructors build the object in memory that Python owns
-        code = re.sub(r"\bnew\s*\(self\)", "", code)
+        code = re.sub(r"\bnew\s*\((self|nb::inst_ptr<\w+>\(self\))\)", "", code)
+    # A private constructor is out of std::make_unique's reach.
+    code = re.sub(r"\bunique_ptr<(\w+)>\(new \1\(", "", code)
     yield from matches(OWNING, code, "memory has an owner: a value, std::unique_ptr or std::vector")
 
 
@@ -213,11 +215,14 @@ RULES = {
             ("engine/runtime/x.h", "~X() { delete[] p_; }"),
             ("engine/runtime/x.cpp", "new (self) X();"),
             ("bindings/x.cpp", "return new X();"),
+            ("engine/runtime/x.cpp", "return std::unique_ptr<X>(make(new Y(3)));"),
         ],
         good=[
             ("engine/runtime/x.h", "X(const X&) = delete;  // a new one\n/* delete\n new */"),
             ("engine/runtime/x.cpp", 'int new_rows = 1\'000; require("a new prompt");\n#include <new>'),
             ("bindings/x.cpp", "[](X* self) { new (self) X(); }"),
+            ("bindings/x.cpp", "new (nb::inst_ptr<T>(self)) T();"),
+            ("engine/runtime/x.cpp", "return std::unique_ptr<X>(new X(3));"),
         ],
     ),
     "never_prints_or_aborts": Checked(
