@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "bindings.h"
+#include "instance_attribute.h"
 #include "python_context.h"
 #include "reprise/forward_context.h"
 #include "tensor_caster.h"
@@ -153,8 +155,7 @@ void bind_forward_context(nb::module_& m) {
       .def_ro("num_rows", &ForwardContext::num_rows, "rows of the batch, padding included")
       .def_ro("num_padding_rows", &ForwardContext::num_padding_rows, "at the end of the batch")
       .def_ro("is_replay", &ForwardContext::is_replay, "whether the rows are a replay batch");
-  // Contexts that the engine makes have no instance fields of their own.
-  for (const Field& field : kFields) context.attr(field.name) = nb::none();
+  for (const Field& field : kFields) def_instance_attribute(context, field.name, "typing.Any");
   nb::class_<ForeignForwardContext, ForwardContext>(m, "_ForeignForwardContext").def(nb::init<nb::object>());
 }
 

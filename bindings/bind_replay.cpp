@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "bindings.h"
+#include "instance_attribute.h"
 #include "python_context.h"
 #include "reprise/decoder_replay_layers.h"
 #include "reprise/error.h"
@@ -103,6 +105,25 @@ void init_replay_layers(nb::pointer_and_handle<PythonReplayLayers> self, int64_t
   nb::setattr(self.h, "forward_context", nb::none());
 }
 
+constexpr const char* kClassDoc = R"(Runs the replay layers on the rows a step keeps.
+
+Attributes, all of which may be replaced between calls:
+  window: rows of each request that the replay keeps.
+  run_layers: takes a batch's layer inputs and returns its per-row outputs, a tuple of tensors; one tensor that is
+    returned alone comes back alone.
+  row_buffers: per-row results that later layers read; each call compacts them in place to their first len(rows) rows.
+  rows: 1-D int32 or int64 tensor of the batch rows to keep, in any order; None runs the layers on the whole batch.
+  forward_context: what is current while run_layers runs on the kept rows.)";
+
+constexpr const char* kCallDoc = R"(Gathers the inputs by `rows`, runs the layers, scatters their outputs to batch rows.
+
+Trimmed rows are zero; a repeated row holds its last output (on a GPU any of them); the outputs are fresh. IndexError for a
+row outside the batch, before anything is written; ValueError for an output without one row per kept row.)";
+
+constexpr const char* kRunKeptDoc = R"(The same without the scatter: the outputs as run_layers returns them.
+
+Where the rows are one run of consecutive rows, run_layers gets views of the inputs: what it changes in place changes them.)";
+
 }  // namespace
 
 void bind_replay(nb::module_& m) {
@@ -112,33 +133,22 @@ void bind_replay(nb::module_& m) {
       return nb::cast<const PythonReplayLayers&>(self).call(self, hidden_states, states, form);
     };
   };
-  nb::class_<PythonReplayLayers>(m, "DecoderReplayLayers", nb::dynamic_attr(), nb::is_weak_referenceable(),
-                                 "Runs the replay layers on the rows a step keeps.\n\n"
-                                 "Attributes, all of which may be replaced between calls:\n"
-                                 "  window: rows of each request that the replay keeps.\n"
-                                 "  run_layers: takes a batch's layer inputs and returns its per-row outputs, a tuple "
-                                 "of tensors; one tensor that is\n"
-                                 "    returned alone comes back alone.\n"
-                                 "  row_buffers: per-row results that later layers read; each call compacts them in "
-                                 "place to their first len(rows) rows.\n"
-                                 "  rows: 1-D int32 or int64 tensor of the batch rows to keep, in any order; None runs "
-                                 "the layers on the whole batch.\n"
-                                 "  forward_context: what is current while run_layers runs on the kept rows.")
-      .def("__init__", &init_replay_layers, nb::arg("window"), nb::arg("run_layers").none(), nb::arg("row_buffers"))
+  nb::class_<PythonReplayLayers> layers(m, "DecoderReplayLayers", nb::dynamic_attr(), nb::is_weak_referenceable(),
+                                        kClassDoc);
+  def_instance_attribute(layers, "window", "int");
+  def_instance_attribute(layers, "run_layers", "typing.Callable[..., typing.Any]");
+  def_instance_attribute(layers, "row_buffers", "typing.Iterable[torch.Tensor]");
+  def_instance_attribute(layers, "rows", "torch.Tensor | None");
+  def_instance_attribute(layers, "forward_context", "typing.Any");
+  layers.def("__init__", &init_replay_layers, nb::arg("window"), nb::arg("run_layers").none(), nb::arg("row_buffers"))
       .def("__call__", call_as(Form::kScattered), nb::arg("hidden_states"), nb::arg("states"),
            nb::sig("def __call__(self, hidden_states: torch.Tensor, *states: torch.Tensor | None) -> "
                    "tuple[torch.Tensor, ...]"),
-           "Gathers the inputs by `rows`, runs the layers under `forward_context` and scatters their outputs to batch "
-           "rows. "
-           "Trimmed rows are zero; the outputs are fresh. IndexError for a row outside the batch, before anything is "
-           "written; "
-           "ValueError for an output that does not have one row per kept row.")
+           kCallDoc)
       .def("run_kept", call_as(Form::kKept), nb::arg("hidden_states"), nb::arg("states"),
            nb::sig("def run_kept(self, hidden_states: torch.Tensor, *states: torch.Tensor | None) -> "
                    "tuple[torch.Tensor, ...]"),
-           "The same without the scatter: the outputs as run_layers returns them. Where the rows are one run of "
-           "consecutive rows, "
-           "run_layers gets views of the inputs: what it changes in place changes them.");
+           kRunKeptDoc);
 }
 
 }  // namespace reprise
