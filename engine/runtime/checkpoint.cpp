@@ -111,7 +111,9 @@ void Checkpoint::pass_over_other_modalities() {
     }
     return false;
   });
-  for (const auto& [part, count] : passed) notices_.push_back(concat("passed over ", count, " ", part, " tensors"));
+  std::vector<std::string> counts;
+  for (const auto& [part, count] : passed) counts.push_back(concat(count, " ", part, " tensors"));
+  if (!counts.empty()) notice_ = "passed over " + join(counts);
 }
 
 bool Checkpoint::has(const std::string& name) const { return tensors_.contains(name); }

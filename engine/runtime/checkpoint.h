@@ -29,8 +29,9 @@ class Checkpoint final : public WeightSource {
   void skip(const std::string& name) override;
   void finish() override;
 
-  // What was passed over without an error (drafter and vision tensors), one sentence each, for the front end to show.
-  const std::vector<std::string>& notices() const { return notices_; }
+  // What was passed over without an error (drafter and vision tensors), for the front end to show; empty when nothing
+  // was.
+  const std::string& notice() const { return notice_; }
   // Bytes of the weights as stored, without the tensors that are passed over.
   int64_t total_bytes() const { return total_bytes_; }
 
@@ -52,7 +53,7 @@ class Checkpoint final : public WeightSource {
   std::set<std::string> used_;
   std::vector<std::string> missing_;
   std::vector<std::string> misfits_;  // "name: wanted ... but got ..."
-  std::vector<std::string> notices_;
+  std::string notice_;
   int64_t total_bytes_ = 0;
   int64_t done_bytes_ = 0;
 };

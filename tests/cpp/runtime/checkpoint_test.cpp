@@ -218,8 +218,7 @@ TEST(Checkpoint, PassesOverOtherModalitiesWithANotice) {
   checkpoint.skip("bias_vl");
   checkpoint.skip("absent");
   checkpoint.finish();
-  EXPECT_EQ(checkpoint.notices(),
-            (std::vector<std::string>{"passed over 2 drafter tensors", "passed over 3 vision tensors"}));
+  EXPECT_EQ(checkpoint.notice(), "passed over 2 drafter tensors, 3 vision tensors");
   EXPECT_EQ(checkpoint.total_bytes(), 8);
   EXPECT_FALSE(checkpoint.has("mtp.0.norm.weight"));
 }
