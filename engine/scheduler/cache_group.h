@@ -3,7 +3,12 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "reprise/step_plan.h"
+
 namespace reprise {
+
+inline constexpr CacheGroup kCacheGroups[kNumCacheGroups] = {CacheGroup::kWindow, CacheGroup::kCompressed};
+inline const char* to_string(CacheGroup group) { return group == CacheGroup::kWindow ? "window" : "compressed"; }
 
 // Facts of one cache group: how token positions map to pages and how long a row stays readable.
 struct CacheGroupFacts {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -34,6 +35,11 @@ struct RequestFacts {
   int64_t preemptions = 0;
 };
 
+// Rows that a request runs in all: its last token is never run.
+inline int64_t max_rows(int64_t prompt_length, int64_t max_tokens) {
+  return prompt_length + std::max<int64_t>(max_tokens - 1, 0);
+}
+
 // A request on its way through the scheduler. Waiting ones hold no pages and no state slot.
 struct Sequence {
   RequestId id = 0;
@@ -65,6 +71,7 @@ struct Sequence {
   std::array<BlockTable, kNumCacheGroups> tables;
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
+  int64_t max_rows() const { return reprise::max_rows(prompt_length, max_tokens); }
   int64_t num_remaining() const { return num_tokens() - num_computed; }
   // One row left, and its token was sampled: every layer runs it. A prompt's last row is prefill, however short its
   // chunk.

@@ -39,7 +39,7 @@ struct Coverage {
 
 void run_schedule(uint64_t seed, bool prefix_caching, Coverage& coverage) {
   Draw draw(seed);
-  const int64_t window = draw.from(1, 9);
+  const int64_t window = draw.from(1, prefix_caching ? 5 : 9);
   const int64_t num_encoder = draw.from(1, 4);
   const FakeModel model = FakeModel::make(num_encoder + draw.from(0, 3), num_encoder, window);
   SchedulerConfig config;
@@ -51,7 +51,7 @@ void run_schedule(uint64_t seed, bool prefix_caching, Coverage& coverage) {
   config.enable_prefix_caching = prefix_caching;
   config.replay = draw.one_of({ReplayMode::kOff, ReplayMode::kBounded, ReplayMode::kExact});
   config.prefix_rebuild = draw.one_of({PrefixRebuild::kAuto, PrefixRebuild::kExact, PrefixRebuild::kBounded});
-  const int64_t longest = draw.from(4, 60);
+  const int64_t longest = draw.from(prefix_caching ? 25 : 4, 60);
   const int64_t longest_answer = draw.from(1, 30);
   const CacheGroupFacts window_group{config.page_size, 0, window};
   const CacheGroupFacts compressed_group{config.page_size, 0, 0};
