@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import requires
+from importlib.metadata import requires, version
 from importlib.resources import files
 
 import reprise
@@ -14,6 +14,7 @@ def main(checkpoint: str) -> None:
     for name in ("py.typed", "_reprise.pyi"):
         assert package.joinpath(name).is_file(), f"the wheel lacks reprise/{name}"
     assert "site-packages" in str(package), f"wanted the installed package but got {package}"
+    assert version("reprise") == reprise.__version__, f"{version('reprise')} is not {reprise.__version__}"
     torch_requirement = [line for line in requires("reprise") or [] if line.startswith("torch")]
     assert torch_requirement == ["torch==2.13.*"], torch_requirement
     llm = reprise.LLM(checkpoint)
