@@ -39,7 +39,8 @@ def test_shards_hold_what_the_single_file_holds(tmp_path: Path) -> None:
     single = load_file(write_checkpoint("tiny", tmp_path / "single") / "model.safetensors")
     folder = write_checkpoint("tiny", tmp_path / "shards", max_shard_bytes=400_000)
     weight_map = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
-    assert len(set(weight_map.values())) == 4
+    total = sum(tensor.nbytes for tensor in single.values())
+    assert total / 400_000 <= len(set(weight_map.values())) <= total / 400_000 + 2
     assert weight_map.keys() == single.keys()
     for name, shard in weight_map.items():
         with safe_open(folder / shard, framework="pt") as file:
