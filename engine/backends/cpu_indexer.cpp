@@ -32,7 +32,8 @@ REPRISE_CLONES void weigh_heads(const float* dots, const float* w, int64_t count
     for (int width = kLanes / 2; width > 0; width /= 2) {
       for (int j = 0; j < width; ++j) lanes[j] += lanes[j + width];
     }
-    scores[c] = lanes[0];
+    // NaN has no order, and choosing the best wants one.
+    scores[c] = lanes[0] == lanes[0] ? lanes[0] : -std::numeric_limits<float>::infinity();
   }
 }
 
