@@ -134,6 +134,12 @@ void check_tokens(const ModelConfig& config, ConfigProblems& problems) {
 void check_consistency(const ModelConfig& config, ConfigProblems& problems) {
   check_layer_roles(config, problems);
   check_attention(config, problems);
+  const char* pairs = "bfloat16 products take channels in pairs";
+  check_multiple("hidden_size", config.hidden_size, 2, pairs, problems);
+  check_multiple("q_lora_rank", config.q_lora_rank, 2, pairs, problems);
+  check_multiple("o_lora_rank", config.o_lora_rank, 2, pairs, problems);
+  check_multiple("moe_intermediate_size", config.moe_intermediate_size, 2, pairs, problems);
+  check_multiple("engram_head_dim", config.engram_head_dim, 2, pairs, problems);
   if (config.n_routed_experts > 0 && config.num_experts_per_tok > config.n_routed_experts) {
     problems.add("num_experts_per_tok", "wanted at most n_routed_experts = ", config.n_routed_experts, " but got ",
                  config.num_experts_per_tok);

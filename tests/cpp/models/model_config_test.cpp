@@ -176,6 +176,7 @@ TEST(ModelConfig, NamesTheFieldThatIsWrong) {
            {"hidden_size", "0", "hidden_size: wanted an integer of at least 1 but got 0"},
            {"hidden_size", "64.5", "hidden_size: wanted an integer of at least 1 but got 64.5"},
            {"hidden_size", "99999999999999999999", "hidden_size: wanted an integer"},
+           {"moe_intermediate_size", "33", "moe_intermediate_size: wanted a multiple of 2"},
            {"vocab_size", "null", "vocab_size: missing"},
            {"rms_norm_eps", "0", "rms_norm_eps: wanted a number above 0 but got 0"},
            {"eos_token_id", "288", "eos_token_id: wanted ids in [0, vocab_size = 288) but got 288"},
