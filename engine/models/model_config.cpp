@@ -14,16 +14,6 @@ using nlohmann::json;
 
 constexpr const char* kSupportedTypes[] = {"deepseek_v41", "deepseek_v41_text"};
 
-// The latest id at or before `layer`, -1 when there is none.
-int64_t latest_at_or_before(const std::vector<int64_t>& ids, int64_t layer) {
-  const auto after = std::upper_bound(ids.begin(), ids.end(), layer);
-  return after == ids.begin() ? -1 : *(after - 1);
-}
-
-bool reads_compressed_kv(const ModelConfig& config, int64_t layer) {
-  return layer >= 0 && layer < static_cast<int64_t>(config.compress_ratios.size()) && config.compress_ratios[layer] > 0;
-}
-
 std::string require_supported_type(const json& object, const std::string& origin) {
   const auto type = object.find("model_type");
   const std::string got = type == object.end() ? "none" : type->dump();
@@ -147,14 +137,6 @@ void check_switches(const ConfigReader& text, const ConfigReader& top) {
 }
 
 }  // namespace
-
-int64_t ModelConfig::kv_source_of(int64_t layer) const {
-  return reads_compressed_kv(*this, layer) ? latest_at_or_before(kv_source_layer_ids, layer) : -1;
-}
-
-int64_t ModelConfig::index_source_of(int64_t layer) const {
-  return reads_compressed_kv(*this, layer) ? latest_at_or_before(index_source_layer_ids, layer) : -1;
-}
 
 ModelConfig load_model_config(const std::string& checkpoint_dir) {
   REPRISE_REQUIRE(std::filesystem::is_directory(checkpoint_dir), "[load] wanted a checkpoint folder but got ",
