@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
