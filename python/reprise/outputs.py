@@ -119,7 +119,6 @@ class OutputBuilder:
 
     def add(self, step: _reprise.RequestOutput) -> bool:
         """Adds one step's output. True when a stop string has just ended a request that the engine still runs."""
-        self.output.metrics = RequestMetrics.from_engine(step.metrics)
         self.output.finished = step.finished
         self.output.error = step.error or None
         if step.prompt_logprobs:
@@ -164,6 +163,7 @@ class OutputBuilder:
         return True
 
     def _finish(self, step: _reprise.RequestOutput) -> None:
+        self.output.metrics = RequestMetrics.from_engine(step.metrics)
         completion = self._completion
         if self._hidden_states:
             completion.hidden_states = np.concatenate(self._hidden_states)

@@ -43,6 +43,7 @@ def llm_of(checkpoint: str, kind: str = "expected") -> LLM:
         max_model_len=1024,
         max_num_batched_tokens=100,  # cuts the longer prompts into chunks
         page_size=16,
+        num_threads=1,  # the layers are tiny
         poison_cache=True,
         use_tqdm=False,
     )
