@@ -263,6 +263,7 @@ void bind_engine(nb::module_& m) {
       .def_ro("num_encoder_layers", &EngineStats::num_encoder_layers)
       .def_ro("num_replay_layers", &EngineStats::num_replay_layers)
       .def_ro("weight_bytes", &EngineStats::weight_bytes)
+      .def_ro("load_notice", &EngineStats::load_notice)
       .def_ro("max_model_len", &EngineStats::max_model_len)
       .def_ro("cache_groups", &EngineStats::cache_groups);
 

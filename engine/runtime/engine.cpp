@@ -166,6 +166,7 @@ class Engine::Impl {
                       .num_encoder_layers = model_.num_encoder_layers(),
                       .num_replay_layers = model_.num_hidden_layers - model_.num_encoder_layers(),
                       .weight_bytes = runner_.weight_bytes(),
+                      .load_notice = runner_.load_notice(),
                       .max_model_len = sizes.max_model_len};
     for (const int64_t rows : totals.replay_rows_by_layer) stats.replay_rows_run += rows;
     const auto add_group = [&](const char* name, CacheGroup group, int64_t page_bytes, int64_t pages) {

@@ -7,8 +7,9 @@ namespace reprise {
 namespace {
 
 std::unique_ptr<Model> load_model(const std::string& checkpoint_dir, const ModelConfig& model, const EngineConfig& engine,
-                                  at::ScalarType dtype) {
+                                  at::ScalarType dtype, std::string& notice) {
   Checkpoint checkpoint(checkpoint_dir, engine.on_load_progress);
+  notice = checkpoint.notice();
   return make_model(model,
                     {.dtype = dtype,
                      .cache_rounding = engine.kv_cache_dtype == CacheDtype::kAuto,
@@ -28,7 +29,7 @@ at::ScalarType scalar_type(Dtype dtype) { return dtype == Dtype::kFloat32 ? at::
 
 ModelRunner::ModelRunner(const std::string& checkpoint_dir, const ModelConfig& model, const EngineConfig& engine)
     : dtype_(scalar_type(engine.dtype == Dtype::kAuto ? model.dtype : engine.dtype)),
-      model_(load_model(checkpoint_dir, model, engine, dtype_)),
+      model_(load_model(checkpoint_dir, model, engine, dtype_, load_notice_)),
       sizes_(choose_cache_sizes(model, engine, dtype_)),
       cache_(model, {.page_size = engine.page_size,
                      .num_window_pages = sizes_.num_window_pages,

@@ -26,10 +26,13 @@ class ModelRunner {
 
   const CacheSizes& cache_sizes() const { return sizes_; }
   int64_t weight_bytes() const { return model_->weight_bytes(); }
+  // What loading passed over; empty when nothing was.
+  const std::string& load_notice() const { return load_notice_; }
   at::ScalarType dtype() const { return dtype_; }
 
  private:
   at::ScalarType dtype_;
+  std::string load_notice_;
   std::unique_ptr<Model> model_;
   CacheSizes sizes_;
   KvCache cache_;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import operator
 import threading
 import warnings
@@ -17,6 +18,8 @@ from reprise.outputs import OutputBuilder, RequestOutput
 from reprise.progress import generate_progress, load_progress
 from reprise.sampling_params import SamplingParams, replay_mode
 from reprise.tokenizer import Tokenizer
+
+logger = logging.getLogger("reprise")
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 
@@ -110,6 +113,10 @@ class LLM:
         with load_progress(use_tqdm) as on_load_progress:
             config.on_load_progress = on_load_progress
             self.engine = _reprise.Engine.load(model, config)
+        stats = self.engine.stats()
+        for notice in (stats.load_notice, stats.replay_reason and f"replay is off: {stats.replay_reason}"):
+            if notice:
+                logger.warning("%s: %s", model, notice)
         self.model = model
         self._lock = threading.Lock()  # one generate at a time: the engine steps on one thread
 

@@ -36,6 +36,7 @@ struct EngineStats {
   int64_t num_encoder_layers = 0;
   int64_t num_replay_layers = 0;
   int64_t weight_bytes = 0;
+  std::string load_notice;                    // tensors of the checkpoint that were passed over (drafter, vision); empty when none were
   int64_t max_model_len = 0;                  // tokens a request may have in all
   std::vector<CacheGroupStats> cache_groups;
 };
