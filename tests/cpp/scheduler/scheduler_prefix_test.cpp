@@ -255,6 +255,33 @@ TEST(SchedulerPrefix, PreemptedAfterAHitAndResumedWithoutOne) {
     EXPECT_EQ(harness.requests[id].generated, harness.alone(harness.requests[id].request));
 }
 
+TEST(SchedulerPrefix, ABoundedRequestContinuesBehindTheHitItBeganWith) {
+  // What a bounded rebuild computes depends on where the hit ended: after a preemption the request finds its own blocks
+  // in the cache, but one that began cold would go on as another request if it took them.
+  for (bool began_with_hit : {false, true}) {
+    SchedulerConfig config = caching(PrefixRebuild::kBounded);
+    config.num_compressed_pages = 1 + 14;
+    Harness harness(small_model(), config);
+    if (began_with_hit) {
+      harness.submit(prompt_sharing(12, 13, 1), 1, ReplayMode::kBounded);
+      harness.run_all();
+    }
+    const RequestId low = harness.submit(prompt_sharing(12, 20, 2), 30, ReplayMode::kBounded, /*priority=*/1);
+    harness.submit(make_prompt(10, 5), 20, ReplayMode::kBounded, /*priority=*/0);
+    std::vector<int64_t> hits;
+    while (harness.scheduler.has_unfinished()) {
+      for (const ScheduledSequence& s : harness.step().sequences) {
+        if (s.id == low && s.num_rows > 1) hits.push_back(s.publish_from);
+      }
+    }
+    EXPECT_EQ(harness.requests[low].facts.preemptions, 1);
+    EXPECT_EQ(hits, (began_with_hit ? std::vector<int64_t>{12, 12} : std::vector<int64_t>{0, 0}));
+    if (!began_with_hit) {
+      EXPECT_EQ(harness.requests[low].generated, harness.alone(harness.requests[low].request));
+    }
+  }
+}
+
 TEST(SchedulerPrefix, TheSamePromptAgainAndAgainOverTwoSlots) {
   SchedulerConfig config = caching();
   config.max_num_seqs = 2;

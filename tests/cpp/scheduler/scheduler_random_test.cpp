@@ -68,9 +68,9 @@ void run_schedule(uint64_t seed, bool prefix_caching, Coverage& coverage) {
     SequenceRequest request;
     request.id = id;
     const auto length = draw.from(1, longest);
-    request.prompt = families[static_cast<size_t>(draw.from(0, 2))];
+    request.prompt = families[static_cast<size_t>(draw.from(0, prefix_caching ? 1 : 2))];
     request.prompt.resize(static_cast<size_t>(length));
-    for (int64_t p = draw.from(0, length); p < length; ++p)
+    for (int64_t p = draw.from(prefix_caching ? length / 2 : 0, length); p < length; ++p)
       request.prompt[static_cast<size_t>(p)] = static_cast<int32_t>(draw.from(0, 49));
     request.max_tokens = draw.from(0, longest_answer);
     request.priority = draw.from(0, 2);

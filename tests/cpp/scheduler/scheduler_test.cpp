@@ -303,6 +303,38 @@ TEST(Scheduler, PreemptsTheLatestOfTheLowestPriorityAndItContinues) {
   }
 }
 
+TEST(Scheduler, GeneratedRowsThatRunAgainAreNotTrimmedByStep) {
+  SchedulerConfig config = roomy();
+  config.max_num_batched_tokens = 64;
+  config.num_compressed_pages = 1 + 9;
+  Harness harness(small_model(), config);
+  harness.submit(make_prompt(10, 1), 24, ReplayMode::kBounded, /*priority=*/0);
+  const RequestId low = harness.submit(make_prompt(10, 2), 16, ReplayMode::kStep, /*priority=*/1);
+  int64_t again = 0;
+  while (harness.scheduler.has_unfinished()) {
+    for (const ScheduledSequence& s : harness.step().sequences) {
+      if (s.id != low || s.start != 0 || s.num_rows <= 10) continue;
+      ++again;
+      ASSERT_NE(s.row_plan, nullptr);
+      EXPECT_EQ(s.row_plan->layers[3].first_received, 6) << "the prompt's last W rows, and every generated one";
+    }
+  }
+  EXPECT_EQ(again, 1);
+}
+
+TEST(Scheduler, ANewcomerLeavesRunningRequestsThePagesTheyWillSoonWant) {
+  SchedulerConfig config = roomy();
+  config.num_compressed_pages = 1 + 10;
+  Harness harness(small_model(), config);
+  harness.submit(make_prompt(12, 1), 8);
+  harness.step();
+  harness.step();
+  harness.submit(make_prompt(24, 2), 2);  // six pages: all that are free
+  EXPECT_EQ(harness.step().sequences.size(), 1u);
+  harness.run_all();
+  EXPECT_EQ(harness.scheduler.totals().preemptions, 0);
+}
+
 TEST(Scheduler, PromptLogitsAreNotReadTwiceAfterAPreemption) {
   SchedulerConfig config = roomy();
   config.num_compressed_pages = 1 + 9;
