@@ -135,9 +135,10 @@ def _token_ids(text: str) -> list[int]:
 
 def _generate(args: argparse.Namespace) -> int:
     try:
-        prompts: list[Any] = [*args.prompts, *args.prompt, *({"prompt_token_ids": _token_ids(ids)} for ids in args.prompt_ids)]
+        token_prompts = [{"prompt_token_ids": _token_ids(ids)} for ids in args.prompt_ids]
     except argparse.ArgumentTypeError as error:
         raise ValueError(str(error)) from None
+    prompts: list[Any] = [*args.prompts, *args.prompt, *token_prompts]
     if not prompts:
         raise ValueError("wanted at least one PROMPT, --prompt or --prompt-ids but got none")
     params = sampling_params(args)
