@@ -6,11 +6,13 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <limits>
 #include <new>
 #include <utility>
 
 #include "bindings.h"
+#include "layers/engram_hash.h"
 #include "reprise/engine.h"
 #include "reprise/error.h"
 #include "runtime/sampler.h"
@@ -143,6 +145,16 @@ void bind_config(nb::module_& m) {
   m.def(
       "load_model_config", &load_model_config, "checkpoint_dir"_a,
       "Reads and checks CHECKPOINT/config.json. Raises ValueError naming every field that is missing or inconsistent.");
+
+  m.def(
+      "engram_table_rows",
+      [](const ModelConfig& config, int64_t layer) {
+        const auto& ids = config.engram_layer_ids;
+        const auto found = std::find(ids.begin(), ids.end(), layer);
+        REPRISE_REQUIRE(found != ids.end(), "[engram_table_rows] wanted an Engram layer but got ", layer);
+        return make_engram_hashes(config, 0)[static_cast<size_t>(found - ids.begin())].num_rows();
+      },
+      "config"_a, "layer"_a, "Rows of an Engram layer's embedding table, the sum of its hash primes.");
 
   nb::class_<EngineConfig> config(m, "EngineConfig",
                                   "How an engine runs; see engine/include/reprise/config.h for every field.");
