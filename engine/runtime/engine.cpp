@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <random>
 #include <unordered_map>
@@ -190,6 +191,12 @@ class Engine::Impl {
     return stats;
   }
 
+  void set_looping(bool looping) {
+    const bool was_looping = looping_.exchange(looping);
+    REPRISE_REQUIRE(!looping || !was_looping, "[start] wanted an engine that no loop runs but another EngineLoop runs it");
+  }
+  bool is_looping() const { return looping_; }
+
   const ModelConfig& model() const { return model_; }
   const EngineConfig& config() const { return config_; }
 
@@ -303,6 +310,7 @@ class Engine::Impl {
   ReplayDecision replay_;
   ModelRunner runner_;
 
+  std::atomic<bool> looping_ = false;
   mutable std::mutex step_mutex_;  // one step at a time; taken before mutex_
   mutable std::mutex mutex_;       // guards what follows; free while the model runs
   Scheduler scheduler_;
@@ -320,10 +328,21 @@ std::unique_ptr<Engine> Engine::load(const std::string& checkpoint_dir, EngineCo
   return std::unique_ptr<Engine>(new Engine(std::make_unique<Impl>(checkpoint_dir, std::move(config))));
 }
 
-RequestId Engine::submit(Request request) { return impl_->submit(std::move(request)); }
+RequestId Engine::submit(Request request) {
+  REPRISE_REQUIRE(!impl_->is_looping(), "[submit] wanted a call of EngineLoop::submit, with a callback, while a loop runs this engine");
+  return submit_unchecked(std::move(request));
+}
+
+std::vector<RequestOutput> Engine::step() {
+  REPRISE_REQUIRE(!impl_->is_looping(), "[step] wanted an engine that is stepped by hand but a loop runs it; stop() the loop first");
+  return step_unchecked();
+}
+
+void Engine::set_looping(bool looping) { impl_->set_looping(looping); }
+RequestId Engine::submit_unchecked(Request request) { return impl_->submit(std::move(request)); }
+std::vector<RequestOutput> Engine::step_unchecked() { return impl_->step(); }
 bool Engine::abort(RequestId id) { return impl_->abort(id); }
 int64_t Engine::abort_all() { return impl_->abort_all(); }
-std::vector<RequestOutput> Engine::step() { return impl_->step(); }
 bool Engine::has_unfinished() const { return impl_->has_unfinished(); }
 EngineStats Engine::stats() const { return impl_->stats(); }
 const ModelConfig& Engine::model_config() const { return impl_->model(); }

@@ -42,7 +42,7 @@ struct EngineStats {
 };
 
 // A DeepSeek-V4.1 checkpoint, its caches and its scheduler. step() runs on one thread at a time; submit, abort and stats
-// may be called from any thread at any time.
+// may be called from any thread at any time. EngineLoop (engine_loop.h) runs one on a thread of its own.
 class Engine {
  public:
   // Loads CHECKPOINT (a Hugging Face folder). Throws std::invalid_argument that says what is wrong with it.
@@ -66,7 +66,12 @@ class Engine {
   const EngineConfig& config() const;
 
  private:
+  friend class EngineLoop;
   class Impl;
+  // While a loop runs the engine, step() and submit() are refused and these are the loop's.
+  void set_looping(bool looping);
+  RequestId submit_unchecked(Request request);
+  std::vector<RequestOutput> step_unchecked();
   explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
