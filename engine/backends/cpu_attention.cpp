@@ -53,13 +53,23 @@ const std::byte* cell_of(const PagedCells& cache, int32_t slot, int64_t c, size_
          static_cast<size_t>(page * cache.cells_per_page + c % cache.cells_per_page) * cell_bytes;
 }
 
-// The product's right operand q^T [D, heads] in its layout: pairs of bfloat16 channels stay together.
+// Tiles keep both sides in the cache: one side's rows lie far apart.
 template <typename Value>
 void transpose(const Value* in, int64_t rows, int64_t columns, Value* out) {
-  for (int64_t r = 0; r < rows; ++r) {
+  constexpr int64_t kTile = 16;
+  int64_t first = 0;
+  for (; first + kTile <= rows; first += kTile) {
+    const Value* tile = in + first * columns;
+    for (int64_t c = 0; c < columns; ++c) {
+      for (int64_t r = 0; r < kTile; ++r) out[c * rows + first + r] = tile[r * columns + c];
+    }
+  }
+  for (int64_t r = first; r < rows; ++r) {
     for (int64_t c = 0; c < columns; ++c) out[c * rows + r] = in[r * columns + c];
   }
 }
+
+// The product's right operand q^T [D, heads] in its layout: pairs of bfloat16 channels stay together.
 
 void query_operand(const float* q, int64_t heads, int64_t dim, float* out) { transpose(q, heads, dim, out); }
 
@@ -119,7 +129,12 @@ class AttentionKernel {
     T* keys = cpu::Scratch::get<T>(0, padded * dim_);
     const size_t bytes = static_cast<size_t>(dim_) * sizeof(T);
     T* next = keys;
-    for (int64_t c = start; c <= position; ++c, next += dim_) std::memcpy(next, cell_of(p_.window, slot, c, bytes), bytes);
+    for (int64_t c = start; c <= position;) {  // the cells of a page lie side by side
+      const int64_t run = std::min(position + 1 - c, p_.window.cells_per_page - c % p_.window.cells_per_page);
+      std::memcpy(next, cell_of(p_.window, slot, c, bytes), static_cast<size_t>(run) * bytes);
+      next += run * dim_;
+      c += run;
+    }
     for (int64_t i = 0; i < num_selected; ++i, next += dim_) {
       std::memcpy(next, cell_of(p_.compressed, slot, selected[i], bytes), bytes);
     }

@@ -1,6 +1,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -37,14 +38,40 @@ REPRISE_CLONES void weigh_heads(const float* dots, const float* w, int64_t count
   }
 }
 
-// The `keep` best of `count` scores as ascending indices; equal scores: the lower index. `order` is scratch [count].
-void keep_best(const float* scores, int64_t count, int64_t keep, int32_t* order) {
-  std::iota(order, order + count, 0);
-  if (count <= keep) return;
-  std::nth_element(order, order + keep, order + count, [scores](int32_t a, int32_t b) {
-    return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
-  });
-  std::sort(order, order + keep);
+// Scores as integers of the same order; zeros of both signs are equal.
+REPRISE_CLONES void order_keys(const float* scores, int64_t count, uint32_t* keys) {
+  for (int64_t i = 0; i < count; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(scores[i] + 0.0f);
+    keys[i] = bits ^ (-(bits >> 31) | 0x80000000u);
+  }
+}
+
+REPRISE_CLONES int64_t count_at_least(const uint32_t* keys, int64_t count, uint32_t threshold) {
+  uint32_t total = 0;
+  for (int64_t i = 0; i < count; ++i) total += keys[i] >= threshold ? 1u : 0u;
+  return total;
+}
+
+// The `keep` best of `count` scores as ascending indices; equal scores: the lower index. `keys`, `order`: scratch [count].
+// The worst kept score is found bit by bit: 32 vectorised counts beat any partial sort.
+void keep_best(const float* scores, int64_t count, int64_t keep, uint32_t* keys, int32_t* order) {
+  if (count <= keep) {
+    std::iota(order, order + count, 0);
+    return;
+  }
+  order_keys(scores, count, keys);
+  uint32_t worst = 0;
+  for (uint32_t bit = 0x80000000u; bit != 0; bit >>= 1) {
+    if (count_at_least(keys, count, worst | bit) >= keep) worst |= bit;
+  }
+  int64_t ties = keep - count_at_least(keys, count, worst + 1);  // no key is the largest integer, which would be a NaN
+  int64_t kept = 0;
+  for (int64_t i = 0; kept < keep; ++i) {
+    const bool is_tie = keys[i] == worst && ties > 0;
+    ties -= is_tie ? 1 : 0;
+    order[kept] = static_cast<int32_t>(i);
+    kept += keys[i] > worst || is_tie ? 1 : 0;
+  }
 }
 
 void write_row(const int32_t* kept, int64_t count, int64_t width, int32_t* out) {
@@ -81,7 +108,8 @@ class SelectKernel {
     }
     int32_t* order = cpu::Scratch::get<int32_t>(2, capacity_);
     const int64_t kept = std::min(count, topk_);
-    keep_best(scores, count, topk_, order);
+    uint32_t* keys = cpu::Scratch::get<uint32_t>(7, capacity_);
+    keep_best(scores, count, topk_, keys, order);
     for (int64_t i = 0; i < kept; ++i) order[i] = positions[order[i]];
     write_row(order, kept, topk_, selection_ + t * topk_);
     if (candidates_ == nullptr) return;
@@ -94,7 +122,7 @@ class SelectKernel {
       }
       best[blocks - 1] = std::numeric_limits<float>::infinity();
     }
-    keep_best(best, blocks, max_blocks_, order);
+    keep_best(best, blocks, max_blocks_, keys, order);
     write_row(order, std::min(blocks, max_blocks_), max_blocks_, candidates_ + t * max_blocks_);
   }
 
