@@ -57,8 +57,8 @@ struct SchedulerTotals {
 //
 // A step takes decode rows first, then prompt chunks, each in the order of priority and arrival. When pages run out the
 // latest running request of the lowest priority goes back to waiting and later recomputes its rows. A running request
-// that is itself the last in order keeps its pages and waits. The first request in order is never held up by a later
-// one, so every request finishes.
+// that is itself the last in order keeps its pages and waits. A later request never holds up the first in order for
+// good, so every request finishes.
 class Scheduler {
  public:
   explicit Scheduler(SchedulerConfig config);
@@ -75,7 +75,8 @@ class Scheduler {
   const StepPlan& plan();
 
   // After the step ran. Results in the plan's order; sequences that bring neither a token nor an end may be left out,
-  // and results of requests aborted since are ignored. Frees what finished.
+  // and results of requests aborted since are ignored. Frees what finished. Blocks that are complete now enter the
+  // prefix cache, so a request whose rows went wrong is aborted first.
   void commit(std::span<const SequenceResult> results);
 
   // Ends a request wherever it is; its pages are free at once. False when there is no such unfinished request.
