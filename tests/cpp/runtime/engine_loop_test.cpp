@@ -7,44 +7,22 @@
 #include <atomic>
 #include <chrono>
 #include <ctime>
-#include <functional>
 #include <future>
 #include <new>
-#include <random>
 #include <stdexcept>
 
-#include "engine_harness.h"
+#include "engine_cases.h"
 
 namespace reprise::testing {
 namespace {
 
 using namespace std::chrono_literals;
 
-std::vector<int32_t> make_prompt(int64_t length, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<int32_t> prompt(static_cast<size_t>(length));
-  for (auto& id : prompt) id = static_cast<int32_t>(3 + random() % 285);
-  return prompt;
-}
-
 std::unique_ptr<Engine> load(EngineConfig config = tiny_config("v41-tiny")) {
   return Engine::load(data_path("v41-tiny"), std::move(config));
 }
 
 Generated alone(const Request& request) { return run(*load(), {request}).front(); }
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "";
-}
-
-void expect_all_pages_free(const Engine& engine) {
-  for (const auto& group : engine.stats().cache_groups) EXPECT_EQ(group.free_pages, group.num_pages) << group.name;
-}
 
 // Waits for a condition that the loop's thread brings about.
 template <typename Condition>
@@ -136,7 +114,7 @@ TEST(EngineLoop, StopLeavesRequestsAsTheyAreForTheNextStart) {
   EXPECT_FALSE(loop.is_running());
   EXPECT_EQ(result.tokens.size(), 3u);
   EXPECT_TRUE(engine->has_unfinished());
-  EXPECT_EQ(refusal([&] { loop.drain(); }),
+  EXPECT_EQ(complaint([&] { loop.drain(); }),
             "[drain] wanted a running loop but 1 requests wait and it is stopped; call start() first");
   loop.start();
   EXPECT_TRUE(loop.drain());
@@ -172,18 +150,18 @@ TEST(EngineLoop, RefusesStepsByHandAndASecondLoop) {
   const auto engine = load();
   EngineLoop loop(*engine);
   loop.start();
-  EXPECT_EQ(refusal([&] { engine->step(); }),
+  EXPECT_EQ(complaint([&] { engine->step(); }),
             "[step] wanted an engine that is stepped by hand but a loop runs it; stop() the loop first");
-  EXPECT_EQ(refusal([&] { engine->submit(greedy_request({5}, 1)); }),
+  EXPECT_EQ(complaint([&] { engine->submit(greedy_request({5}, 1)); }),
             "[submit] wanted a call of EngineLoop::submit, with a callback, while a loop runs this engine");
-  EXPECT_EQ(refusal([&] { loop.start(); }),
+  EXPECT_EQ(complaint([&] { loop.start(); }),
             "[start] wanted a loop that is not running but it runs already; call stop() first");
   EngineLoop other(*engine);
-  EXPECT_EQ(refusal([&] { other.start(); }),
+  EXPECT_EQ(complaint([&] { other.start(); }),
             "[start] wanted an engine that no loop runs but another EngineLoop runs it");
-  EXPECT_EQ(refusal([&] { loop.submit(greedy_request({5}, 1), nullptr); }),
+  EXPECT_EQ(complaint([&] { loop.submit(greedy_request({5}, 1), nullptr); }),
             "[submit] wanted a callback for the outputs but got none");
-  EXPECT_NE(refusal([&] { loop.submit(greedy_request({}, 1), [](const RequestOutput&) {}); }), "");
+  EXPECT_NE(complaint([&] { loop.submit(greedy_request({}, 1), [](const RequestOutput&) {}); }), "");
   EXPECT_TRUE(loop.drain()) << "a refused request leaves nothing behind";
   loop.stop();
   other.start();
@@ -292,7 +270,7 @@ TEST(EngineLoop, AStepThatFailsIsReportedAndEndsTheLoop) {
     EXPECT_EQ(output.error, std::bad_alloc().what());
   }
   expect_all_pages_free(*engine);
-  EXPECT_NE(refusal([&] { submit(0); }), "") << "a loop that failed takes nothing more";
+  EXPECT_NE(complaint([&] { submit(0); }), "") << "a loop that failed takes nothing more";
 
   const Request request = greedy_request(make_prompt(20, 4), 5);
   loop.start();
