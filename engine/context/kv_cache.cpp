@@ -9,6 +9,19 @@
 
 namespace reprise {
 
+namespace {
+
+// All layers' cells of a group are divided into the same number of pages.
+void poison_page(std::vector<at::Tensor>& layers, int32_t page, int64_t num_pages) {
+  for (auto& cells : layers) {
+    if (!cells.defined()) continue;
+    const int64_t size = cells.size(0) / num_pages;
+    cells.narrow(0, page * size, size).fill_(std::numeric_limits<double>::quiet_NaN());
+  }
+}
+
+}  // namespace
+
 KvCache::KvCache(const ModelConfig& model, const KvCacheConfig& config) : config_(config) {
   const auto layers = static_cast<size_t>(model.num_hidden_layers);
   window_.resize(layers);
@@ -35,10 +48,13 @@ KvCache::KvCache(const ModelConfig& model, const KvCacheConfig& config) : config
 }
 
 void KvCache::poison_window_page(int32_t page) {
+  if (config_.poison) poison_page(window_, page, config_.num_window_pages);
+}
+
+void KvCache::poison_compressed_page(int32_t page) {
   if (!config_.poison) return;
-  for (auto& cells : window_) {
-    cells.narrow(0, page * config_.page_size, config_.page_size).fill_(std::numeric_limits<double>::quiet_NaN());
-  }
+  poison_page(compressed_, page, config_.num_compressed_pages);
+  poison_page(index_keys_, page, config_.num_compressed_pages);
 }
 
 int64_t KvCache::window_page_bytes(const ModelConfig& model, int64_t page_size, at::ScalarType dtype) {

@@ -33,8 +33,9 @@ class KvCache {
   // [max_num_seqs, ratio, 2, D] float32 of a KV source with ratio > 1
   at::Tensor& partial(int64_t layer) { return partial_.at(static_cast<size_t>(layer)); }
 
-  // Fills a page's cells with NaN, when poisoning is on: a page that was given back holds nothing anybody may read.
+  // Fill a page's cells with NaN, when poisoning is on: a page that changes hands holds nothing its new owner may read.
   void poison_window_page(int32_t page);
+  void poison_compressed_page(int32_t page);
 
   // Bytes of one page over all layers, and of one request's partial groups.
   static int64_t window_page_bytes(const ModelConfig& model, int64_t page_size, at::ScalarType dtype);

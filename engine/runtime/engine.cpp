@@ -245,6 +245,7 @@ class Engine::Impl {
     const auto& sampling = state.request.sampling;
     output.id = sequence.id;
     output.hidden_states = std::move(step.hidden_states);
+    state.hidden_rows_read = std::max(state.hidden_rows_read, sequence.start + sequence.num_rows);
     std::move(step.prompt_logprobs.begin(), step.prompt_logprobs.end(), std::back_inserter(state.prompt_logprobs));
     const bool prompt_done = sequence.start + sequence.num_rows >= sequence.prompt_length;
     if (!step.error.empty()) {
@@ -291,9 +292,14 @@ class Engine::Impl {
       RequestOutput output;
       take_results(sequence, steps[i], found->second, output);
       if (!output.new_token_ids.empty() && !found->second.first_token) found->second.first_token = now;
-      results.push_back({.id = sequence.id,
-                         .token = output.new_token_ids.empty() ? std::nullopt : std::optional(output.new_token_ids.back()),
-                         .finished = output.finished});
+      // Logits that are no distribution come of KV that must not be shared: an abort publishes nothing.
+      if (!output.error.empty()) {
+        scheduler_.abort(sequence.id);
+      } else {
+        results.push_back({.id = sequence.id,
+                           .token = output.new_token_ids.empty() ? std::nullopt : std::optional(output.new_token_ids.back()),
+                           .finished = output.finished});
+      }
       if (output.finished || !output.new_token_ids.empty() || !output.hidden_states.empty()) outputs.push_back(std::move(output));
     }
     scheduler_.commit(results);

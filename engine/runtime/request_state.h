@@ -23,6 +23,7 @@ struct RequestState {
   ReplayMode replay = ReplayMode::kOff;
   std::string replay_reason;
   std::vector<TokenLogprobs> prompt_logprobs;  // so far
+  int64_t hidden_rows_read = 0;                // positions below it were given; a preempted request runs them again
 };
 
 }  // namespace reprise

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <exception>
 
 #include "backends/row_ops.h"
@@ -41,7 +42,8 @@ SequenceStep read_sequence(const ScheduledSequence& sequence, const RequestState
     step.error = error.what();
   }
   if (sampling.return_hidden_states) {
-    const at::Tensor rows = outputs.hidden_states.narrow(0, place.hidden, sequence.num_rows);
+    const int64_t given = std::clamp<int64_t>(request.hidden_rows_read - sequence.start, 0, sequence.num_rows);
+    const at::Tensor rows = outputs.hidden_states.narrow(0, place.hidden + given, sequence.num_rows - given);
     step.hidden_states.resize(static_cast<size_t>(rows.numel()));
     cpu::load_row(rows.const_data_ptr(), rows.scalar_type(), step.hidden_states.data(), rows.numel());
   }

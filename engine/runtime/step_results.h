@@ -19,7 +19,7 @@ namespace reprise {
 struct SequenceStep {
   std::optional<SampledToken> sampled;
   std::vector<TokenLogprobs> prompt_logprobs;  // of the prompt tokens whose logits came with this step
-  std::vector<float> hidden_states;            // [rows, H]
+  std::vector<float> hidden_states;            // [rows not given before, H]
   std::string error;                           // the logits were no distribution
 };
 
