@@ -15,8 +15,8 @@ struct Keys {
   at::Tensor compressed;  // [groups, D]
 };
 
-// A batch over pages in random order. Every cell that no row may read is NaN, as are the pad page and whatever table entries
-// past a request's pages lead to.
+// A batch over pages in random order. Every cell that no row may read is NaN, as are the pad page and whatever table
+// entries past a request's pages lead to.
 struct Batch {
   int64_t heads, dim, window_size;
   at::ScalarType dtype;
@@ -40,7 +40,8 @@ struct Batch {
     std::vector<int32_t> order(static_cast<size_t>(pages - 1));
     std::iota(order.begin(), order.end(), 1);
     std::shuffle(order.begin(), order.end(), random);
-    PagedCells cache{nans({pages * page, dim}, dtype), at::full({static_cast<int64_t>(keys.size()) + 2, kEntries}, 0, at::kInt), page};
+    PagedCells cache{nans({pages * page, dim}, dtype),
+                     at::full({static_cast<int64_t>(keys.size()) + 2, kEntries}, 0, at::kInt), page};
     size_t next = 0;
     for (size_t s = 0; s < keys.size(); ++s) {
       const at::Tensor& rows = compressed ? keys[s].compressed : keys[s].window;
@@ -59,7 +60,8 @@ struct Batch {
     for (size_t t = 0; t < positions.size(); ++t) {
       if (sequences[t] != static_cast<int32_t>(s)) continue;
       const auto& chosen = selections[t];
-      if (compressed ? std::count(chosen.begin(), chosen.end(), c) > 0 : c >= starts[t] && c <= positions[t]) return true;
+      if (compressed ? std::count(chosen.begin(), chosen.end(), c) > 0 : c >= starts[t] && c <= positions[t])
+        return true;
     }
     return false;
   }
@@ -104,7 +106,8 @@ struct Batch {
 
   // Softmax attention in double.
   std::vector<double> expected() const {
-    const auto N = static_cast<size_t>(heads), D = static_cast<size_t>(dim), half = static_cast<size_t>(params.rope.cos.size(1));
+    const auto N = static_cast<size_t>(heads), D = static_cast<size_t>(dim),
+               half = static_cast<size_t>(params.rope.cos.size(1));
     const auto cos = doubles(params.rope.cos), sin = doubles(params.rope.sin), sink = doubles(params.sink);
     std::vector<double> out = doubles(q);  // the queries, then the outputs in their place
     const auto rotate = [&](double* head, size_t t, double direction) {
@@ -151,7 +154,8 @@ Keys random_keys(int64_t length, int64_t groups, int64_t dim, at::ScalarType dty
 // Three requests: a long one, one with a window that has not filled, one that reads its window from a floor up.
 Batch mixed_batch(at::ScalarType dtype, int64_t heads, int64_t dim, std::mt19937& random) {
   Batch batch(heads, dim, 37, dtype);
-  batch.keys = {random_keys(130, 65, dim, dtype, random), random_keys(20, 10, dim, dtype, random), random_keys(90, 45, dim, dtype, random)};
+  batch.keys = {random_keys(130, 65, dim, dtype, random), random_keys(20, 10, dim, dtype, random),
+                random_keys(90, 45, dim, dtype, random)};
   const auto choose = [&](int64_t count, int64_t visible) {
     std::vector<int32_t> all(static_cast<size_t>(visible));
     std::iota(all.begin(), all.end(), 0);
@@ -203,12 +207,14 @@ TEST_P(Attention, ReadsNoCellButTheRowsOwnKeys) {
     one.finish(28, 4, whole.params.sink, random);  // only this row's keys are not NaN, in other pages than before
     one.params.rope = whole.params_of({static_cast<int64_t>(t)}).rope;
     const auto row = static_cast<int64_t>(t);
-    EXPECT_TRUE(same_bits(window_sparse_attention(whole.q.narrow(0, row, 1), one.params), out.narrow(0, row, 1))) << "seed " << kSeed;
+    EXPECT_TRUE(same_bits(window_sparse_attention(whole.q.narrow(0, row, 1), one.params), out.narrow(0, row, 1)))
+        << "seed " << kSeed;
   }
 }
 
 // Queries of zero weigh all keys alike, so the output is their mean.
-Batch mean_batch(int64_t position, int64_t window_size, float sink, at::ScalarType dtype, std::vector<int32_t> selection = {}) {
+Batch mean_batch(int64_t position, int64_t window_size, float sink, at::ScalarType dtype,
+                 std::vector<int32_t> selection = {}) {
   std::mt19937 random(0);
   Batch batch(1, 16, window_size, dtype);
   batch.keys = {{at::full({position + 1, 16}, 0.0, dtype), at::full({(position + 1) / 2, 16}, 0.0, dtype)}};
@@ -258,7 +264,8 @@ TEST_P(Attention, TheSinkTakesItsShareAndGivesNothing) {
 TEST_P(Attention, SelectedKeysShareTheWindowsSoftmax) {
   Batch batch = mean_batch(60, 14, -100, GetParam(), {3, 29});
   for (const int64_t c : {3, 29}) {
-    const int32_t page = batch.params.compressed.block_table[batch.slot_of(0)][c / Batch::kCompressedPage].item<int32_t>();
+    const int32_t page =
+        batch.params.compressed.block_table[batch.slot_of(0)][c / Batch::kCompressedPage].item<int32_t>();
     batch.params.compressed.cells[page * Batch::kCompressedPage + c % Batch::kCompressedPage].narrow(0, 0, 8).fill_(8);
   }
   EXPECT_EQ(first_channel(batch), 1);  // 2 of 14 + 2 keys

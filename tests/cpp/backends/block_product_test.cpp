@@ -32,13 +32,15 @@ struct Operands {
   std::vector<double> left;   // [m, k]
   std::vector<double> right;  // [k, n]
 
-  Operands(int64_t m, int64_t n, int64_t k, int64_t gap, std::mt19937& random) : m(m), n(n), k(k), lda(k + 2 * gap), ldb(n + gap) {
+  Operands(int64_t m, int64_t n, int64_t k, int64_t gap, std::mt19937& random)
+      : m(m), n(n), k(k), lda(k + 2 * gap), ldb(n + gap) {
     const T nan = std::numeric_limits<float>::quiet_NaN();
     std::normal_distribution<float> normal;
     a.assign(static_cast<size_t>(m * lda), nan);
     b.assign(static_cast<size_t>(k * ldb), nan);
     for (int64_t i = 0; i < m; ++i) {
-      for (int64_t j = 0; j < k; ++j) left.push_back(a[static_cast<size_t>(i * lda + j)] = static_cast<T>(normal(random)));
+      for (int64_t j = 0; j < k; ++j)
+        left.push_back(a[static_cast<size_t>(i * lda + j)] = static_cast<T>(normal(random)));
     }
     for (int64_t i = 0; i < k; ++i) {
       for (int64_t j = 0; j < n; ++j) {
@@ -50,7 +52,8 @@ struct Operands {
 
   double expected(int64_t row, int64_t column) const {
     double sum = 0;
-    for (int64_t i = 0; i < k; ++i) sum += left[static_cast<size_t>(row * k + i)] * right[static_cast<size_t>(i * n + column)];
+    for (int64_t i = 0; i < k; ++i)
+      sum += left[static_cast<size_t>(row * k + i)] * right[static_cast<size_t>(i * n + column)];
     return sum;
   }
 };
@@ -81,9 +84,10 @@ TYPED_TEST(BlockProduct, IsTheSumOfProductsAndStaysInItsRows) {
             ASSERT_EQ(got, kUntouched) << name(path) << " wrote between the rows of c";
             continue;
           }
-          // Products of bfloat16 are exact in float32, so both dtypes differ from the exact sum by the order of summing alone.
-          ASSERT_NEAR(got, o.expected(i, j), 2e-6 * static_cast<double>(k)) << name(path) << " " << m << "x" << n << "x" << k
-                                                                          << " at " << i << ", " << j << ", seed " << kSeed;
+          // Products of bfloat16 are exact in float32, so both dtypes differ from the exact sum by the order of summing
+          // alone.
+          ASSERT_NEAR(got, o.expected(i, j), 2e-6 * static_cast<double>(k))
+              << name(path) << " " << m << "x" << n << "x" << k << " at " << i << ", " << j << ", seed " << kSeed;
         }
       }
     }

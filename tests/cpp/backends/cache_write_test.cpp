@@ -16,8 +16,10 @@ RopeAngles random_angles(int64_t rows, int64_t half, std::mt19937& random) {
 }
 
 // rope(rmsnorm(x)) in double; undefined weight: no norm. Heads of `dim` channels share the row's angles.
-std::vector<double> rotated(const at::Tensor& x, const at::Tensor& weight, double eps, const RopeAngles& rope, int64_t head_dim) {
-  const auto n = static_cast<size_t>(x.size(1)), dim = static_cast<size_t>(head_dim), half = static_cast<size_t>(rope.cos.size(1));
+std::vector<double> rotated(const at::Tensor& x, const at::Tensor& weight, double eps, const RopeAngles& rope,
+                            int64_t head_dim) {
+  const auto n = static_cast<size_t>(x.size(1)), dim = static_cast<size_t>(head_dim),
+             half = static_cast<size_t>(rope.cos.size(1));
   std::vector<double> y = doubles(x);
   const auto cos = doubles(rope.cos), sin = doubles(rope.sin);
   const std::vector<double> w = weight.defined() ? doubles(weight) : std::vector<double>();
@@ -72,7 +74,8 @@ TEST_P(CacheWrite, NormsAndRotatesIntoItsSlotAndTouchesNothingElse) {
         if (cell == 0 || row == 6) {
           EXPECT_TRUE(cells[cell].isnan().all().item<bool>()) << "cell " << cell << " was written";
         } else {
-          expect_close(cells[cell], {wanted.begin() + row * n, wanted.begin() + (row + 1) * n}, tolerance_of(GetParam()));
+          expect_close(cells[cell], {wanted.begin() + row * n, wanted.begin() + (row + 1) * n},
+                       tolerance_of(GetParam()));
         }
       }
     }
@@ -90,13 +93,14 @@ TEST_P(CacheWrite, RoundsToTheFormatAsked) {
     for (int64_t t = 0; t < 5; ++t) apply(format, wanted[t].mutable_data_ptr<float>(), n);
     at::Tensor cells = nans({6, n}, GetParam());
     write_cells(x, {}, 1e-20, still, format, tensor_of<int64_t>({1, 2, 3, 4, 5}), cells);
-    EXPECT_TRUE(same_bits(cells.narrow(0, 1, 5).to(at::kFloat), wanted)) << static_cast<int>(format) << ", seed " << kSeed;
+    EXPECT_TRUE(same_bits(cells.narrow(0, 1, 5).to(at::kFloat), wanted))
+        << static_cast<int>(format) << ", seed " << kSeed;
   }
 }
 
 TEST(WriteCells, RoundsAfterTheNormAndTheRotation) {
-  // By hand: the row's root mean square is 2, so the norm gives the weight; a quarter turn takes (3.2, 5.1) to (-5.1, 3.2);
-  // the largest magnitude 5.1 needs the scale 1.
+  // By hand: the row's root mean square is 2, so the norm gives the weight; a quarter turn takes (3.2, 5.1) to
+  // (-5.1, 3.2); the largest magnitude 5.1 needs the scale 1.
   at::Tensor x = at::full({1, 32}, 2.0, at::kFloat);
   at::Tensor weight = at::full({32}, 1.0, at::kFloat);
   weight[30] = 3.2f;
@@ -114,7 +118,8 @@ TEST_P(CacheWrite, AllZeroRowsAreCachedAsZeros) {
   for (const CacheFormat format : kFormats) {
     at::Tensor cells = nans({2, 64}, GetParam());
     write_cells(at::full({1, 64}, 0.0, GetParam()), at::full({64}, 1.0, at::kFloat), 1e-20,
-                {at::full({1, 8}, 0.6, at::kFloat), at::full({1, 8}, 0.8, at::kFloat)}, format, tensor_of<int64_t>({1}), cells);
+                {at::full({1, 8}, 0.6, at::kFloat), at::full({1, 8}, 0.8, at::kFloat)}, format, tensor_of<int64_t>({1}),
+                cells);
     EXPECT_EQ(doubles(cells[1]), std::vector<double>(64, 0));
   }
 }
@@ -126,7 +131,8 @@ TEST_P(CacheWrite, HeadsAreRotatedAndRoundedOneByOne) {
   const int64_t heads = 3, dim = 32;
   const at::Tensor x = normal({7, heads * dim}, random, GetParam());
   const RopeAngles rope = random_angles(7, 4, random);
-  expect_close(rotate_and_round(x, dim, rope, CacheFormat::kNone), rotated(x, {}, 0, rope, dim), tolerance_of(GetParam()));
+  expect_close(rotate_and_round(x, dim, rope, CacheFormat::kNone), rotated(x, {}, 0, rope, dim),
+               tolerance_of(GetParam()));
   const RopeAngles still{at::full({7, 4}, 1.0, at::kFloat), at::full({7, 4}, 0.0, at::kFloat)};
   for (const CacheFormat format : kFormats) {
     at::Tensor wanted = x.to(at::kFloat).clone();
@@ -146,7 +152,8 @@ TEST_P(CacheWrite, ARowDependsOnItselfAlone) {
       at::Tensor cells = nans({static_cast<int64_t>(rows.size()) + 1, n}, GetParam());
       std::vector<int64_t> slots(rows.size());
       std::iota(slots.begin(), slots.end(), 1);
-      write_cells(rows_of(x, rows), weight, 1e-20, {rows_of(rope.cos, rows), rows_of(rope.sin, rows)}, format, tensor_of(slots), cells);
+      write_cells(rows_of(x, rows), weight, 1e-20, {rows_of(rope.cos, rows), rows_of(rope.sin, rows)}, format,
+                  tensor_of(slots), cells);
       return cells.narrow(0, 1, static_cast<int64_t>(rows.size()));
     });
     expect_rows_independent(T, 75, [&](const auto& rows) {
@@ -159,8 +166,10 @@ TEST(WriteCells, SaysWhatDoesNotFit) {
   std::mt19937 random(76);
   const RopeAngles rope = random_angles(2, 4, random);
   at::Tensor cells = nans({4, 32}, at::kFloat);
-  EXPECT_THROW(write_cells(normal({2, 64}, random), {}, 0, rope, CacheFormat::kNone, tensor_of<int64_t>({1, 2}), cells), std::logic_error);
-  EXPECT_THROW(write_cells(normal({2, 32}, random), {}, 0, rope, CacheFormat::kNone, tensor_of<int64_t>({1}), cells), std::logic_error);
+  EXPECT_THROW(write_cells(normal({2, 64}, random), {}, 0, rope, CacheFormat::kNone, tensor_of<int64_t>({1, 2}), cells),
+               std::logic_error);
+  EXPECT_THROW(write_cells(normal({2, 32}, random), {}, 0, rope, CacheFormat::kNone, tensor_of<int64_t>({1}), cells),
+               std::logic_error);
   EXPECT_THROW(rotate_and_round(normal({2, 40}, random), 32, rope, CacheFormat::kNone), std::logic_error);
 }
 

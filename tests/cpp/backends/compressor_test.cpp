@@ -42,9 +42,10 @@ struct Chunk {
   int64_t rows;
 };
 
-// Runs one batch of chunks, with `padding` rows behind them, and puts the outputs of group-completing rows into `groups`.
-void run_batch(std::vector<Request>& requests, const std::vector<Chunk>& chunks, int64_t padding, int64_t ratio, at::Tensor& partial,
-               std::vector<at::Tensor>& groups) {
+// Runs one batch of chunks, with `padding` rows behind them, and puts the outputs of group-completing rows into
+// `groups`.
+void run_batch(std::vector<Request>& requests, const std::vector<Chunk>& chunks, int64_t padding, int64_t ratio,
+               at::Tensor& partial, std::vector<at::Tensor>& groups) {
   std::vector<int64_t> positions, starts{0};
   std::vector<int32_t> sequences, slots;
   int64_t total = padding;
@@ -64,7 +65,8 @@ void run_batch(std::vector<Request>& requests, const std::vector<Chunk>& chunks,
   }
   for (int64_t i = 0; i < padding; ++i) positions.push_back(ratio - 1), sequences.push_back(-1);
   at::Tensor out = at::full({total, kWidth}, kUntouched, at::kFloat);
-  compress_groups(v, g, {ratio, tensor_of(positions), tensor_of(sequences), tensor_of(starts), tensor_of(slots)}, partial, out);
+  compress_groups(v, g, {ratio, tensor_of(positions), tensor_of(sequences), tensor_of(starts), tensor_of(slots)},
+                  partial, out);
   for (int64_t t = 0; t < total; ++t) {
     const auto sequence = sequences[static_cast<size_t>(t)];
     const int64_t position = positions[static_cast<size_t>(t)];
@@ -102,12 +104,15 @@ std::vector<at::Tensor> groups_at_once(std::vector<Request> requests, int64_t ra
 }
 
 TEST(CompressGroups, ByHand) {
-  // Equal gates: the mean. Gates ln 3 and 0: three quarters and one quarter. A gate far above the other: its value alone.
+  // Equal gates: the mean. Gates ln 3 and 0: three quarters and one quarter. A gate far above the other: its value
+  // alone.
   const at::Tensor v = tensor_of<float>({4, 4, 4, 8, 8, 8}).view({2, 3});
   const at::Tensor g = tensor_of<float>({500, std::log(3.0f), 0, 500, 0, 300}).view({2, 3});
   at::Tensor partial = nans({1, 2, 2, 3}, at::kFloat), out = nans({2, 3}, at::kFloat);
-  compress_groups(v, g, {2, tensor_of<int64_t>({6, 7}), tensor_of<int32_t>({0, 0}), tensor_of<int64_t>({0, 2}), tensor_of<int32_t>({0})},
-                  partial, out);
+  compress_groups(
+      v, g,
+      {2, tensor_of<int64_t>({6, 7}), tensor_of<int32_t>({0, 0}), tensor_of<int64_t>({0, 2}), tensor_of<int32_t>({0})},
+      partial, out);
   expect_close(out[1], {6, 5, 8}, kFloatTolerance);
   EXPECT_TRUE(partial.isnan().all().item<bool>()) << "no incomplete group, no state";
 }
@@ -144,7 +149,8 @@ TEST(CompressGroups, HaveTheSameBitsHoweverTheTokensAreCut) {
         if (std::all_of(running.begin(), running.end(), [](const Request& r) { return r.done == r.v.size(0); })) break;
       }
       for (size_t i = 0; i < requests.size(); ++i) {
-        ASSERT_TRUE(same_bits(groups[i], wanted[i])) << "request " << i << ", ratio " << ratio << ", trial " << trial << ", seed " << seed;
+        ASSERT_TRUE(same_bits(groups[i], wanted[i]))
+            << "request " << i << ", ratio " << ratio << ", trial " << trial << ", seed " << seed;
       }
     }
   }
@@ -171,7 +177,8 @@ TEST(CompressGroups, KeepTheTrailingTokensInTheirOwnCellOnly) {
 TEST(CompressGroups, SayWhatDoesNotFit) {
   const at::Tensor v = at::full({2, 8}, 0.0, at::kFloat);
   at::Tensor out = v.clone();
-  const CompressParams params{2, tensor_of<int64_t>({0, 1}), tensor_of<int32_t>({0, 0}), tensor_of<int64_t>({0, 2}), tensor_of<int32_t>({0})};
+  const CompressParams params{2, tensor_of<int64_t>({0, 1}), tensor_of<int32_t>({0, 0}), tensor_of<int64_t>({0, 2}),
+                              tensor_of<int32_t>({0})};
   at::Tensor other_ratio = at::full({1, 3, 2, 8}, 0.0, at::kFloat);
   EXPECT_THROW(compress_groups(v, v, params, other_ratio, out), std::logic_error);
   at::Tensor other_width = at::full({1, 2, 2, 4}, 0.0, at::kFloat);

@@ -9,8 +9,10 @@
 namespace reprise {
 namespace {
 
-std::vector<double> expected(const at::Tensor& residual, const at::Tensor& kv, const at::Tensor& qk_weight, double eps) {
-  const auto T = static_cast<size_t>(residual.size(0)), S = static_cast<size_t>(residual.size(1)), H = static_cast<size_t>(residual.size(2));
+std::vector<double> expected(const at::Tensor& residual, const at::Tensor& kv, const at::Tensor& qk_weight,
+                             double eps) {
+  const auto T = static_cast<size_t>(residual.size(0)), S = static_cast<size_t>(residual.size(1)),
+             H = static_cast<size_t>(residual.size(2));
   std::vector<double> x = doubles(residual);
   const auto memory = doubles(kv), w = doubles(qk_weight);
   const auto n = static_cast<double>(H);
@@ -67,14 +69,15 @@ TEST_P(Engram, AddsTheGatedValueToEveryStream) {
 TEST(AddGatedMemory, ByHandAtTheClampOfTheGate) {
   const auto gate_of = [](float x0, float x1, float k0, float k1) {
     at::Tensor residual = tensor_of<float>({x0, x1}).view({1, 1, 2});
-    add_gated_memory(tensor_of<float>({k0, k1, 1000, 0}).view({1, 4}), at::full({1, 2}, 1.0, at::kFloat), 1e-20, residual);
+    add_gated_memory(tensor_of<float>({k0, k1, 1000, 0}).view({1, 4}), at::full({1, 2}, 1.0, at::kFloat), 1e-20,
+                     residual);
     return (doubles(residual)[0] - x0) / 1000;
   };
   const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
-  EXPECT_NEAR(gate_of(1, 1, 1, 1), sigmoid(std::sqrt(std::sqrt(2.0))), 1e-6);    // d = 2 / sqrt 2
+  EXPECT_NEAR(gate_of(1, 1, 1, 1), sigmoid(std::sqrt(std::sqrt(2.0))), 1e-6);  // d = 2 / sqrt 2
   EXPECT_NEAR(gate_of(1, 1, -1, -1), sigmoid(-std::sqrt(std::sqrt(2.0))), 1e-6);
-  EXPECT_NEAR(gate_of(1, 1, 1, -1), 0.5, 1e-7);                                  // d = 0 has no sign
-  EXPECT_NEAR(gate_of(0, 0, 1, 1), 0.5, 1e-7);                                   // nor has a stream of zeros
+  EXPECT_NEAR(gate_of(1, 1, 1, -1), 0.5, 1e-7);  // d = 0 has no sign
+  EXPECT_NEAR(gate_of(0, 0, 1, 1), 0.5, 1e-7);   // nor has a stream of zeros
   // |d| = sqrt 2 * 1e-8 is below the clamp: the gate stands where |d| = 1e-6 puts it, 0.00025 from a half.
   const float tiny = 2e-8f;
   EXPECT_NEAR(gate_of(1, tiny, tiny, 1), sigmoid(1e-3), 2e-6);
@@ -104,7 +107,8 @@ TEST_P(Engram, ARowDependsOnItselfAlone) {
 
 TEST(AddGatedMemory, SaysWhatDoesNotFit) {
   at::Tensor residual = at::full({2, 4, 8}, 0.0, at::kFloat);
-  EXPECT_THROW(add_gated_memory(at::full({2, 32}, 0.0, at::kFloat), at::full({4, 8}, 1.0, at::kFloat), 0, residual), std::logic_error);
+  EXPECT_THROW(add_gated_memory(at::full({2, 32}, 0.0, at::kFloat), at::full({4, 8}, 1.0, at::kFloat), 0, residual),
+               std::logic_error);
 }
 
 }  // namespace

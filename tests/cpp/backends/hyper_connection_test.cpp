@@ -81,7 +81,8 @@ TEST_P(HyperConnection, MixesFollowTheFormulas) {
   constexpr unsigned kSeed = 51;
   SCOPED_TRACE(kSeed);
   std::mt19937 random(kSeed);
-  for (const auto& [streams, hidden, iters] : std::vector<std::tuple<int64_t, int64_t, int64_t>>{{4, 24, 20}, {4, 24, 1}, {2, 40, 3}, {1, 8, 2}, {12, 8, 4}}) {
+  for (const auto& [streams, hidden, iters] :
+       std::vector<std::tuple<int64_t, int64_t, int64_t>>{{4, 24, 20}, {4, 24, 1}, {2, 40, 3}, {1, 8, 2}, {12, 8, 4}}) {
     const Connection connection(streams, hidden, random);
     const at::Tensor residual = normal({21, streams, hidden}, random, GetParam(), 2);
     const StreamMix mix = connection.mix(residual, iters);
@@ -158,8 +159,8 @@ TEST_P(HyperConnection, CollapseSumsRoundsAndNorms) {
 }
 
 TEST(Collapse, RoundsToTheModelDtypeBeforeItsNorm) {
-  // One channel is 1 + 2^-8, halfway between the bfloat16 neighbours 1 and 1 + 2^-7, so it goes to the even 1 like all the
-  // others. Unrounded it would come out of the norm as 1.5 * 1.0038, which is nearer to 1.5078 than to 1.5.
+  // One channel is 1 + 2^-8, halfway between the bfloat16 neighbours 1 and 1 + 2^-7, so it goes to the even 1 like all
+  // the others. Unrounded it would come out of the norm as 1.5 * 1.0038, which is nearer to 1.5078 than to 1.5.
   at::Tensor residual = at::full({1, 2, 64}, 1.0, at::kBFloat16);
   residual.select(1, 1).fill_(0);
   residual[0][1][5] = 1;
@@ -206,8 +207,9 @@ TEST_P(HyperConnection, CollapseAndExpandOfARowDependOnThatRowAlone) {
   const at::Tensor y = normal({T, H}, random, GetParam());
   const at::Tensor weight = normal({H}, random);
   const StreamMix mix{normal({T, S}, random), normal({T, S}, random), normal({T, S, S}, random)};
-  expect_rows_independent(
-      T, 59, [&](const auto& rows) { return collapse_and_norm(rows_of(residual, rows), rows_of(mix.pre, rows), weight, 1e-20); });
+  expect_rows_independent(T, 59, [&](const auto& rows) {
+    return collapse_and_norm(rows_of(residual, rows), rows_of(mix.pre, rows), weight, 1e-20);
+  });
   expect_rows_independent(T, 60, [&](const auto& rows) {
     at::Tensor x = rows_of(residual, rows);
     expand_streams(rows_of(y, rows), {{}, rows_of(mix.post, rows), rows_of(mix.comb, rows)}, x);

@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kPage = 4;
 constexpr int64_t kEntries = 64;
 
-// Index keys of some requests in shuffled pages. Integer queries, weights and keys make every score exact, so that ties are
-// ties in any order of summing.
+// Index keys of some requests in shuffled pages. Integer queries, weights and keys make every score exact, so that ties
+// are ties in any order of summing.
 struct Scene {
   int64_t heads, dim, ratio;
   at::ScalarType dtype;
@@ -23,7 +23,8 @@ struct Scene {
   at::Tensor q, w;
   IndexerParams params;
 
-  Scene(int64_t heads, int64_t dim, int64_t ratio, at::ScalarType dtype) : heads(heads), dim(dim), ratio(ratio), dtype(dtype) {}
+  Scene(int64_t heads, int64_t dim, int64_t ratio, at::ScalarType dtype)
+      : heads(heads), dim(dim), ratio(ratio), dtype(dtype) {}
 
   void finish(std::mt19937& random) {
     std::vector<int32_t> order(static_cast<size_t>(kEntries) * keys.size());
@@ -75,8 +76,9 @@ struct Scene {
 std::vector<int32_t> best(const std::vector<double>& scores, size_t keep) {
   std::vector<int32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int32_t a, int32_t b) { return scores[static_cast<size_t>(a)] > scores[static_cast<size_t>(b)]; });
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return scores[static_cast<size_t>(a)] > scores[static_cast<size_t>(b)];
+  });
   order.resize(std::min(keep, order.size()));
   std::sort(order.begin(), order.end());
   return order;
@@ -85,8 +87,9 @@ std::vector<int32_t> best(const std::vector<double>& scores, size_t keep) {
 std::vector<int32_t> best_blocks(const std::vector<double>& scores, size_t block_size, size_t keep) {
   std::vector<double> blocks;
   for (size_t first = 0; first < scores.size(); first += block_size) {
-    blocks.push_back(*std::max_element(scores.begin() + static_cast<int64_t>(first),
-                                       scores.begin() + static_cast<int64_t>(std::min(scores.size(), first + block_size))));
+    blocks.push_back(
+        *std::max_element(scores.begin() + static_cast<int64_t>(first),
+                          scores.begin() + static_cast<int64_t>(std::min(scores.size(), first + block_size))));
   }
   if (!blocks.empty()) blocks.back() = std::numeric_limits<double>::infinity();
   return best(blocks, keep);
@@ -143,7 +146,8 @@ TEST_P(Indexer, KeepsTheBestVisiblePositionsAndOfEqualOnesTheLower) {
     for (const int64_t topk : {1, 8, 24, 300}) {
       const at::Tensor selection = selection_of(scene, topk);
       for (size_t t = 0; t < scene.positions.size(); ++t) {
-        ASSERT_EQ(ints(selection[static_cast<int64_t>(t)]), padded(best(scene.scores(t), static_cast<size_t>(topk)), topk))
+        ASSERT_EQ(ints(selection[static_cast<int64_t>(t)]),
+                  padded(best(scene.scores(t), static_cast<size_t>(topk)), topk))
             << "position " << scene.positions[t] << ", ratio " << ratio << ", top " << topk << ", seed " << kSeed;
       }
     }
@@ -200,10 +204,12 @@ TEST_P(Indexer, PublishesTheBestBlocksAndAlwaysTheLatest) {
       at::Tensor selection = at::full({scene.q.size(0), 8}, -7, at::kInt);
       at::Tensor candidates = at::full({scene.q.size(0), blocks}, -7, at::kInt);
       select_compressed(scene.q, scene.w, scene.params, selection, candidates);
-      EXPECT_TRUE(same_bits(selection, selection_of(scene, 8))) << "its own selection is not restricted, seed " << kSeed;
+      EXPECT_TRUE(same_bits(selection, selection_of(scene, 8)))
+          << "its own selection is not restricted, seed " << kSeed;
       for (size_t t = 0; t < scene.positions.size(); ++t) {
-        ASSERT_EQ(ints(candidates[static_cast<int64_t>(t)]),
-                  padded(best_blocks(scene.scores(t), static_cast<size_t>(block_size), static_cast<size_t>(blocks)), blocks))
+        ASSERT_EQ(
+            ints(candidates[static_cast<int64_t>(t)]),
+            padded(best_blocks(scene.scores(t), static_cast<size_t>(block_size), static_cast<size_t>(blocks)), blocks))
             << "position " << scene.positions[t] << ", " << blocks << " blocks of " << block_size << ", seed " << kSeed;
       }
     }
@@ -224,7 +230,8 @@ TEST_P(Indexer, CandidateBlocksByHand) {
   EXPECT_EQ(candidates_of(scores_scene(scores, 8, 1, GetParam()), 2, 3), (Ints{1, 3, 4}));  // the latest takes a place
   EXPECT_EQ(candidates_of(scores_scene(scores, 8, 1, GetParam()), 2, 2), (Ints{1, 4}));     // equal blocks: the lower
   EXPECT_EQ(candidates_of(scores_scene(scores, 8, 1, GetParam()), 2, 1), (Ints{4}));
-  EXPECT_EQ(candidates_of(scores_scene(scores, 6, 1, GetParam()), 2, 2), (Ints{1, 3}));  // position 7 is not visible yet
+  EXPECT_EQ(candidates_of(scores_scene(scores, 6, 1, GetParam()), 2, 2),
+            (Ints{1, 3}));  // position 7 is not visible yet
   EXPECT_EQ(candidates_of(scores_scene(scores, 0, 2, GetParam()), 2, 2), (Ints{-1, -1}));
   EXPECT_EQ(candidates_of(scores_scene(scores, 8, 1, GetParam()), 2, 6), (Ints{0, 1, 2, 3, 4, -1}));
 }
@@ -256,7 +263,8 @@ TEST_P(Indexer, ChoosesAmongTheCandidatesOnly) {
       }
       Ints wanted;
       for (const int32_t i : best(allowed, static_cast<size_t>(topk))) wanted.push_back(places[static_cast<size_t>(i)]);
-      ASSERT_EQ(ints(selection[static_cast<int64_t>(t)]), padded(wanted, topk)) << "position " << scene.positions[t] << ", seed " << kSeed;
+      ASSERT_EQ(ints(selection[static_cast<int64_t>(t)]), padded(wanted, topk))
+          << "position " << scene.positions[t] << ", seed " << kSeed;
     }
   }
 }
@@ -293,7 +301,8 @@ TEST_P(Indexer, ARowDependsOnItselfAlone) {
   }
 }
 
-// A broken activation must not become a read outside the scores: infinity times relu's zeros is NaN, beside true infinities.
+// A broken activation must not become a read outside the scores: infinity times relu's zeros is NaN, beside true
+// infinities.
 TEST_P(Indexer, NotANumberSelectsSomethingValid) {
   std::mt19937 random(105);
   Scene scene = crowded_scene(GetParam(), 1, random);

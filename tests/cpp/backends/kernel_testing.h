@@ -15,13 +15,14 @@
 #include <random>
 #include <vector>
 
-// What the kernel tests share: random tensors, comparison with a double precision result, and the law that a row's result
-// depends on that row alone.
+// What the kernel tests share: random tensors, comparison with a double precision result, and the law that a row's
+// result depends on that row alone.
 namespace reprise {
 
 constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 
-inline at::Tensor normal(at::IntArrayRef sizes, std::mt19937& random, at::ScalarType dtype = at::kFloat, float scale = 1) {
+inline at::Tensor normal(at::IntArrayRef sizes, std::mt19937& random, at::ScalarType dtype = at::kFloat,
+                         float scale = 1) {
   at::Tensor x = at::empty(sizes, at::kFloat);
   std::normal_distribution<float> distribution(0, scale);
   float* data = x.mutable_data_ptr<float>();
@@ -61,7 +62,9 @@ struct Tolerance {
 constexpr Tolerance kFloatTolerance{2e-5, 2e-5, 1e-10, 2e-6};
 constexpr Tolerance kBFloat16Tolerance{2e-2, 2e-2, 2e-5, 6e-3};
 
-inline Tolerance tolerance_of(at::ScalarType dtype) { return dtype == at::kFloat ? kFloatTolerance : kBFloat16Tolerance; }
+inline Tolerance tolerance_of(at::ScalarType dtype) {
+  return dtype == at::kFloat ? kFloatTolerance : kBFloat16Tolerance;
+}
 
 inline void expect_close(const at::Tensor& actual, const std::vector<double>& expected, const Tolerance& tolerance) {
   const std::vector<double> got = doubles(actual);
@@ -87,7 +90,9 @@ inline void expect_close(const at::Tensor& actual, const std::vector<double>& ex
 // The kernel on a choice of rows: row i of its result belongs to rows[i].
 using RowKernel = std::function<at::Tensor(const std::vector<int64_t>& rows)>;
 
-inline at::Tensor rows_of(const at::Tensor& x, const std::vector<int64_t>& rows) { return x.index_select(0, tensor_of(rows)); }
+inline at::Tensor rows_of(const at::Tensor& x, const std::vector<int64_t>& rows) {
+  return x.index_select(0, tensor_of(rows));
+}
 
 // Single rows, random subsets in random order and another number of threads give every row the bits that the whole has.
 inline void expect_rows_independent(int64_t num_rows, unsigned seed, const RowKernel& kernel) {

@@ -29,13 +29,15 @@ TEST(RouteExperts, ByHand) {
 
 TEST(RouteExperts, BiasChoosesButDoesNotWeigh) {
   const float one = std::log(std::exp(1.0f) - 1);
-  const ExpertRoutes routes = route_experts(tensor_of<float>({5, one, 4, one}).view({1, 4}), tensor_of<float>({-10, 3, -10, 2}), 2, 1);
+  const ExpertRoutes routes =
+      route_experts(tensor_of<float>({5, one, 4, one}).view({1, 4}), tensor_of<float>({-10, 3, -10, 2}), 2, 1);
   EXPECT_EQ(ints(routes.experts), (std::vector<int32_t>{1, 3}));
   expect_close(routes.weights, {0.5, 0.5}, kFloatTolerance);
 }
 
 TEST(RouteExperts, TiesGoToTheLowerId) {
-  EXPECT_EQ(ints(route_experts(at::full({1, 40}, 0.25, at::kFloat), zeros(40), 3, 1).experts), (std::vector<int32_t>{0, 1, 2}));
+  EXPECT_EQ(ints(route_experts(at::full({1, 40}, 0.25, at::kFloat), zeros(40), 3, 1).experts),
+            (std::vector<int32_t>{0, 1, 2}));
   at::Tensor logits = at::full({1, 40}, 0.25, at::kFloat);
   logits[0][33] = 1;
   logits[0][2] = logits[0][7] = logits[0][5] = 0.5;
@@ -73,8 +75,10 @@ TEST(RouteExperts, OfARowDependOnThatRowAlone) {
   std::mt19937 random(122);
   const at::Tensor logits = normal({70, 37}, random);
   const at::Tensor bias = normal({37}, random);
-  expect_rows_independent(70, 122, [&](const auto& rows) { return route_experts(rows_of(logits, rows), bias, 5, 1.5).experts; });
-  expect_rows_independent(70, 123, [&](const auto& rows) { return route_experts(rows_of(logits, rows), bias, 5, 1.5).weights; });
+  expect_rows_independent(70, 122,
+                          [&](const auto& rows) { return route_experts(rows_of(logits, rows), bias, 5, 1.5).experts; });
+  expect_rows_independent(70, 123,
+                          [&](const auto& rows) { return route_experts(rows_of(logits, rows), bias, 5, 1.5).weights; });
 }
 
 TEST(RouteExperts, HopelessScoresStillGiveFiniteWeights) {
@@ -161,7 +165,9 @@ struct Mixture {
 };
 
 // In bfloat16 the activations between the two products are rounded too.
-Tolerance moe_tolerance(at::ScalarType dtype) { return dtype == at::kFloat ? kFloatTolerance : Tolerance{5e-2, 2e-2, 2e-5, 6e-3}; }
+Tolerance moe_tolerance(at::ScalarType dtype) {
+  return dtype == at::kFloat ? kFloatTolerance : Tolerance{5e-2, 2e-2, 2e-5, 6e-3};
+}
 
 class Moe : public ::testing::TestWithParam<at::ScalarType> {};
 INSTANTIATE_TEST_SUITE_P(Dtypes, Moe, ::testing::Values(at::kFloat, at::kBFloat16),
@@ -172,22 +178,25 @@ TEST_P(Moe, IsTheSharedExpertPlusTheWeightedChosenOnes) {
   constexpr unsigned kSeed = 124;
   SCOPED_TRACE(kSeed);
   std::mt19937 random(kSeed);
-  for (const auto& [count, hidden, inner] : std::vector<std::tuple<int64_t, int64_t, int64_t>>{{6, 24, 40}, {3, 136, 16}}) {
+  for (const auto& [count, hidden, inner] :
+       std::vector<std::tuple<int64_t, int64_t, int64_t>>{{6, 24, 40}, {3, 136, 16}}) {
     const Mixture mixture(count, hidden, inner, GetParam(), random);
     const at::Tensor x = normal({17, hidden}, random, GetParam());
     const ExpertRoutes routes = route_experts(normal({17, count}, random), zeros(count), 2, 1.5);
-    expect_close(mixture_of_experts(x, routes, mixture.packed(), mixture.shared.packed, 1.5), mixture.expected(x, routes, 1.5),
-                 moe_tolerance(GetParam()));
+    expect_close(mixture_of_experts(x, routes, mixture.packed(), mixture.shared.packed, 1.5),
+                 mixture.expected(x, routes, 1.5), moe_tolerance(GetParam()));
   }
 }
 
 TEST(MixtureOfExperts, TheGateIsClampedAboveOnlyAndUpOnBothSides) {
-  // hidden = inner = 2 and weights a multiple of one: h = silu(min(g x, 2)) * clamp(u x, -2, 2), every output their sum.
+  // hidden = inner = 2 and weights a multiple of one: h = silu(min(g x, 2)) * clamp(u x, -2, 2), every output their
+  // sum.
   const auto constant = [](float value) { return PackedWeight(at::full({2, 2}, value, at::kFloat)); };
   const GatedWeights nothing{constant(0), constant(0), constant(0)};
   const auto output = [&](float gate, float up) {
     const ExpertRoutes routes{tensor_of<int32_t>({0}).view({1, 1}), tensor_of<float>({1}).view({1, 1})};
-    return doubles(mixture_of_experts(at::full({1, 2}, 0.5, at::kFloat), routes, {{constant(gate), constant(0.5), constant(up)}}, nothing, 2))[0];
+    return doubles(mixture_of_experts(at::full({1, 2}, 0.5, at::kFloat), routes,
+                                      {{constant(gate), constant(0.5), constant(up)}}, nothing, 2))[0];
   };
   const auto silu = [](double x) { return x / (1 + std::exp(-x)); };
   EXPECT_NEAR(output(1, 1), silu(1), 1e-6);
@@ -207,10 +216,11 @@ TEST_P(Moe, ExpertsMayHaveNoRowsOrMoreThanABlockOfThem) {
   ExpertRoutes routes{at::empty({rows, 2}, at::kInt), normal({rows, 2}, random)};
   routes.experts.select(1, 0).fill_(1);  // all rows go to expert 1, none to 0 and 3
   for (int64_t t = 0; t < rows; ++t) routes.experts[t][1] = t % 10 == 0 ? 2 : 4;
-  expect_close(mixture_of_experts(x, routes, mixture.packed(), mixture.shared.packed, 7), mixture.expected(x, routes, 7),
-               moe_tolerance(GetParam()));
-  const at::Tensor none = mixture_of_experts(x.narrow(0, 0, 0), {routes.experts.narrow(0, 0, 0), routes.weights.narrow(0, 0, 0)},
-                                             mixture.packed(), mixture.shared.packed, 7);
+  expect_close(mixture_of_experts(x, routes, mixture.packed(), mixture.shared.packed, 7),
+               mixture.expected(x, routes, 7), moe_tolerance(GetParam()));
+  const at::Tensor none =
+      mixture_of_experts(x.narrow(0, 0, 0), {routes.experts.narrow(0, 0, 0), routes.weights.narrow(0, 0, 0)},
+                         mixture.packed(), mixture.shared.packed, 7);
   EXPECT_EQ(none.sizes(), (std::vector<int64_t>{0, 16}));
 }
 
@@ -222,7 +232,8 @@ TEST_P(Moe, ARowDependsOnItselfAlone) {
   const at::Tensor logits = normal({rows, 6}, random);
   const auto packed = mixture.packed();
   expect_rows_independent(rows, 126, [&](const auto& chosen) {
-    return mixture_of_experts(rows_of(x, chosen), route_experts(rows_of(logits, chosen), zeros(6), 3, 1.5), packed, mixture.shared.packed, 2);
+    return mixture_of_experts(rows_of(x, chosen), route_experts(rows_of(logits, chosen), zeros(6), 3, 1.5), packed,
+                              mixture.shared.packed, 2);
   });
 }
 
@@ -230,7 +241,8 @@ TEST(MixtureOfExperts, SaysWhatDoesNotFit) {
   std::mt19937 random(127);
   const Mixture mixture(2, 8, 4, at::kFloat, random);
   const ExpertRoutes routes = route_experts(normal({4, 2}, random), zeros(2), 1, 1);
-  EXPECT_THROW(mixture_of_experts(normal({8, 4}, random).t(), routes, mixture.packed(), mixture.shared.packed, 1), std::logic_error);
+  EXPECT_THROW(mixture_of_experts(normal({8, 4}, random).t(), routes, mixture.packed(), mixture.shared.packed, 1),
+               std::logic_error);
 }
 
 }  // namespace

@@ -21,7 +21,8 @@ std::vector<double> expected(const at::Tensor& x, const at::Tensor& weight, doub
   for (size_t first = 0; first < rows.size(); first += n) {
     double squares = 0;
     for (size_t i = 0; i < n; ++i) squares += rows[first + i] * rows[first + i];
-    for (size_t i = 0; i < n; ++i) y.push_back(w[i] * rows[first + i] / std::sqrt(squares / static_cast<double>(n) + eps));
+    for (size_t i = 0; i < n; ++i)
+      y.push_back(w[i] * rows[first + i] / std::sqrt(squares / static_cast<double>(n) + eps));
   }
   return y;
 }
@@ -69,7 +70,8 @@ TEST_P(Norm, CastsRoundAsTorchDoes) {
   const at::Tensor wide = normal({300, 500}, random);
   EXPECT_TRUE(same_bits(cast_rows(wide, GetParam()), wide.to(GetParam())));
   // 1 + 2^-8 lies between two bfloat16 values: to the even one; 1 + 3 * 2^-8 likewise, upward.
-  EXPECT_EQ(doubles(cast_rows(tensor_of<float>({1.00390625f, 1.01171875f}), at::kBFloat16)), (std::vector<double>{1, 1.015625}));
+  EXPECT_EQ(doubles(cast_rows(tensor_of<float>({1.00390625f, 1.01171875f}), at::kBFloat16)),
+            (std::vector<double>{1, 1.015625}));
 }
 
 TEST_P(Norm, EmbedsATokenInEveryStream) {
@@ -79,7 +81,8 @@ TEST_P(Norm, EmbedsATokenInEveryStream) {
   const at::Tensor x = embed_streams(table, tensor_of(ids), 4);
   ASSERT_EQ(x.sizes(), (std::vector<int64_t>{5, 4, 24}));
   for (int64_t t = 0; t < 5; ++t) {
-    for (int64_t s = 0; s < 4; ++s) EXPECT_TRUE(same_bits(x[t][s], table[ids[static_cast<size_t>(t)]])) << t << ", " << s;
+    for (int64_t s = 0; s < 4; ++s)
+      EXPECT_TRUE(same_bits(x[t][s], table[ids[static_cast<size_t>(t)]])) << t << ", " << s;
   }
 }
 

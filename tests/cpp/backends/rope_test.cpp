@@ -21,27 +21,35 @@ TEST(RopeFrequencies, AreARootOfTheta) {
 
 TEST(RopeFrequencies, FollowYarnsFormula) {
   const YarnParams released{16, 65536, 32, 1};
-  for (const auto& [dim, theta, yarn] : std::vector<std::tuple<int64_t, double, YarnParams>>{
-           {64, 1.6e5, released}, {16, 1.6e5, released}, {32, 1e4, {4, 4096, 32, 1}}, {8, 1e4, {40, 64, 32, 1}}, {64, 1e4, {}}}) {
+  for (const auto& [dim, theta, yarn] :
+       std::vector<std::tuple<int64_t, double, YarnParams>>{{64, 1.6e5, released},
+                                                            {16, 1.6e5, released},
+                                                            {32, 1e4, {4, 4096, 32, 1}},
+                                                            {8, 1e4, {40, 64, 32, 1}},
+                                                            {64, 1e4, {}}}) {
     const auto f = rope_frequencies(dim, theta, yarn);
     ASSERT_EQ(static_cast<int64_t>(f.size()), dim / 2);
     const auto R = static_cast<double>(dim);
     const double turn = 2 * std::numbers::pi;
-    const double low = std::max(std::floor(R * std::log(yarn.original_max_position / (yarn.beta_fast * turn)) / (2 * std::log(theta))), 0.0);
-    const double high = std::min(std::ceil(R * std::log(yarn.original_max_position / (yarn.beta_slow * turn)) / (2 * std::log(theta))), R - 1);
+    const double low = std::max(
+        std::floor(R * std::log(yarn.original_max_position / (yarn.beta_fast * turn)) / (2 * std::log(theta))), 0.0);
+    const double high = std::min(
+        std::ceil(R * std::log(yarn.original_max_position / (yarn.beta_slow * turn)) / (2 * std::log(theta))), R - 1);
     for (int64_t j = 0; j < dim / 2; ++j) {
       double wanted = std::pow(theta, -2.0 * static_cast<double>(j) / R);
       if (yarn.factor != 1) {
         const double ramp = std::clamp((static_cast<double>(j) - low) / std::max(high - low, 1e-3), 0.0, 1.0);
         wanted = wanted / yarn.factor * ramp + wanted * (1 - ramp);
       }
-      EXPECT_NEAR(f[static_cast<size_t>(j)], wanted, 4e-7 * wanted) << "R " << dim << ", theta " << theta << ", pair " << j;
+      EXPECT_NEAR(f[static_cast<size_t>(j)], wanted, 4e-7 * wanted)
+          << "R " << dim << ", theta " << theta << ", pair " << j;
     }
   }
 }
 
 TEST(RopeFrequencies, OfTheReleasedModelByHand) {
-  // low = floor(64 ln(65536 / (64 pi)) / (2 ln 1.6e5)) = floor(15.46) = 15; high = ceil(64 ln(65536 / (2 pi)) / (2 ln 1.6e5)) = 25
+  // low = floor(64 ln(65536 / (64 pi)) / (2 ln 1.6e5)) = floor(15.46) = 15; high = ceil(64 ln(65536 / (2 pi)) / (2
+  // ln 1.6e5)) = 25
   const auto f = rope_frequencies(64, 1.6e5, {16, 65536, 32, 1});
   EXPECT_FLOAT_EQ(f[15], static_cast<float>(std::pow(1.6e5, -30.0 / 64)));
   EXPECT_FLOAT_EQ(f[25], static_cast<float>(std::pow(1.6e5, -50.0 / 64) / 16));
@@ -69,9 +77,8 @@ TEST(RopeAngles, OfAPositionAreTheSameInEveryBatch) {
   const auto frequencies = rope_frequencies(64, 1.6e5, {16, 65536, 32, 1});
   std::vector<int64_t> positions(100);
   for (size_t t = 0; t < 100; ++t) positions[t] = static_cast<int64_t>(t * t * 97);
-  expect_rows_independent(100, 41, [&](const auto& rows) {
-    return rope_angles(rows_of(tensor_of(positions), rows), frequencies).cos;
-  });
+  expect_rows_independent(
+      100, 41, [&](const auto& rows) { return rope_angles(rows_of(tensor_of(positions), rows), frequencies).cos; });
 }
 
 TEST(Rotate, TurnsAdjacentPairsOfTheLastChannels) {
@@ -93,8 +100,8 @@ TEST(Rotate, BackUndoesForthAndScoresDependOnDistance) {
   const at::Tensor q = normal({n}, random), k = normal({n}, random);
   const auto turned = [&](const at::Tensor& x, int64_t at, bool inverse) {
     at::Tensor y = x.clone();
-    cpu::rotate(y.mutable_data_ptr<float>(), n, angles.cos[at].const_data_ptr<float>(), angles.sin[at].const_data_ptr<float>(),
-                rope / 2, inverse);
+    cpu::rotate(y.mutable_data_ptr<float>(), n, angles.cos[at].const_data_ptr<float>(),
+                angles.sin[at].const_data_ptr<float>(), rope / 2, inverse);
     return y;
   };
   expect_close(turned(turned(q, 2, false), 2, true), doubles(q), kFloatTolerance);

@@ -20,7 +20,12 @@ ModelConfig model() {
 }
 
 KvCacheConfig sizes(bool poison) {
-  return {.page_size = 8, .num_window_pages = 3, .num_compressed_pages = 5, .max_num_seqs = 2, .dtype = at::kBFloat16, .poison = poison};
+  return {.page_size = 8,
+          .num_window_pages = 3,
+          .num_compressed_pages = 5,
+          .max_num_seqs = 2,
+          .dtype = at::kBFloat16,
+          .poison = poison};
 }
 
 using Shape = std::vector<int64_t>;
@@ -54,7 +59,8 @@ TEST(KvCache, CountsTheBytesOfItsTensors) {
   for (int64_t layer = 0; layer < 5; ++layer) window += bytes(cache.window(layer));
   EXPECT_EQ(3 * KvCache::window_page_bytes(model(), 8, at::kBFloat16), window);
   EXPECT_EQ(5 * KvCache::compressed_page_bytes(model(), 8, at::kBFloat16),
-            bytes(cache.compressed(1)) + bytes(cache.compressed(3)) + bytes(cache.index_keys(1)) + bytes(cache.index_keys(3)));
+            bytes(cache.compressed(1)) + bytes(cache.compressed(3)) + bytes(cache.index_keys(1)) +
+                bytes(cache.index_keys(3)));
   EXPECT_EQ(2 * KvCache::partial_bytes(model()), bytes(cache.partial(1)));
   // 5 layers of 8 cells of 6 values; 2 + 8 cells of 6 + 4 values; 4 tokens' value and gate of 6 values
   EXPECT_EQ(KvCache::window_page_bytes(model(), 8, at::kFloat), 5 * 8 * 6 * 4);

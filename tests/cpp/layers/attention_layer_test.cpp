@@ -1,5 +1,3 @@
-#include "layers/attention.h"
-
 #include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
@@ -8,6 +6,7 @@
 #include <stdexcept>
 
 #include "backends/number_formats.h"
+#include "layers/attention.h"
 #include "random_weights.h"
 
 namespace reprise {
@@ -48,7 +47,8 @@ std::string prefix_of(int64_t layer) { return "layers." + std::to_string(layer) 
 RopeRows angles(const std::vector<int64_t>& positions, double base) {
   at::Tensor angle = at::empty({static_cast<int64_t>(positions.size()), 4}, at::kDouble);
   for (size_t t = 0; t < positions.size(); ++t) {
-    for (int64_t j = 0; j < 4; ++j) angle[static_cast<int64_t>(t)][j] = static_cast<double>(positions[t]) * std::pow(base, static_cast<double>(j));
+    for (int64_t j = 0; j < 4; ++j)
+      angle[static_cast<int64_t>(t)][j] = static_cast<double>(positions[t]) * std::pow(base, static_cast<double>(j));
   }
   return {angle.cos().to(at::kFloat), angle.sin().to(at::kFloat)};
 }
@@ -120,7 +120,8 @@ struct Decoder {
     std::vector<at::Tensor> outputs;
     for (size_t l = 0; l < layers.size(); ++l) {
       std::vector<at::Tensor> parts;
-      for (const Chunk& chunk : chunks) parts.push_back(inputs[static_cast<size_t>(chunk.slot)][l].narrow(0, chunk.start, chunk.rows));
+      for (const Chunk& chunk : chunks)
+        parts.push_back(inputs[static_cast<size_t>(chunk.slot)][l].narrow(0, chunk.start, chunk.rows));
       const at::Tensor x = at::cat(parts);
       layers[l].publish(x, cache);
       outputs.push_back(layers[l].compute(x, cache, buffers));
@@ -141,10 +142,11 @@ std::vector<std::vector<at::Tensor>> random_inputs(at::ScalarType dtype, std::mt
 struct Reference {
   const RandomWeights& w;
   std::vector<int64_t> positions;
-  at::Tensor compressed, keys;            // of the latest KV source
+  at::Tensor compressed, keys;  // of the latest KV source
   std::vector<std::vector<int64_t>> selected, candidates;
 
-  explicit Reference(const RandomWeights& weights, int64_t tokens) : w(weights), positions(static_cast<size_t>(tokens)) {
+  explicit Reference(const RandomWeights& weights, int64_t tokens)
+      : w(weights), positions(static_cast<size_t>(tokens)) {
     std::iota(positions.begin(), positions.end(), 0);
   }
 
@@ -173,7 +175,8 @@ struct Reference {
     const auto grouped = [&](const std::string& name) {
       return linear(x, p + name).narrow(0, 0, groups * kRatio).reshape({groups, kRatio, 32});
     };
-    const at::Tensor latent = norm(grouped(".compressor.wgate").softmax(1).mul(grouped(".compressor.wkv")).sum(1), w[p + ".compressor.norm.weight"]);
+    const at::Tensor latent = norm(grouped(".compressor.wgate").softmax(1).mul(grouped(".compressor.wkv")).sum(1),
+                                   w[p + ".compressor.norm.weight"]);
     compressed = rope(latent, compressed_angles(first));
     keys = rope(norm(linear(latent, p + ".indexer.wk"), w[p + ".indexer.k_norm.weight"]), compressed_angles(first));
   }
@@ -188,7 +191,8 @@ struct Reference {
   }
 
   void select(const std::string& p, const at::Tensor& x, const at::Tensor& query_latent, bool source) {
-    const at::Tensor q = rope(linear(query_latent, p + ".indexer.wq_b").reshape({x.size(0), 3, 32}), compressed_angles(positions));
+    const at::Tensor q =
+        rope(linear(query_latent, p + ".indexer.wq_b").reshape({x.size(0), 3, 32}), compressed_angles(positions));
     const at::Tensor weights = linear(x, p + ".indexer.weights_proj").div(std::sqrt(3.0 * 32.0));
     const at::Tensor scores = q.matmul(keys.t()).relu().mul(weights.unsqueeze(-1)).sum(1);  // [T, groups]
     selected.clear();
@@ -232,7 +236,8 @@ struct Reference {
     }
     const at::Tensor out = rope(at::stack(heads), rows, -1).reshape({T, 2, 64});
     const at::Tensor wo_a = w[p + ".wo_a.weight"].reshape({2, 16, 64});
-    const at::Tensor grouped = at::stack({out.select(1, 0).matmul(wo_a[0].t()), out.select(1, 1).matmul(wo_a[1].t())}, 1);
+    const at::Tensor grouped =
+        at::stack({out.select(1, 0).matmul(wo_a[0].t()), out.select(1, 1).matmul(wo_a[1].t())}, 1);
     return linear(grouped.reshape({T, 32}), p + ".wo_b");
   }
 };
@@ -248,15 +253,18 @@ TEST(AttentionLayer, FollowsTheSpecificationInEveryRole) {
   Reference reference(decoder.weights, kTokens);
   for (int64_t l = 0; l < 4; ++l) {
     SCOPED_TRACE(l);
-    const auto wanted = doubles(reference.attention(l, inputs[1][static_cast<size_t>(l)].narrow(0, 0, kTokens).to(at::kDouble)));
+    const auto wanted =
+        doubles(reference.attention(l, inputs[1][static_cast<size_t>(l)].narrow(0, 0, kTokens).to(at::kDouble)));
     expect_close(outputs[static_cast<size_t>(l)], wanted, kFloatTolerance);
   }
 }
 
 TEST(AttentionLayer, TakesItsWeightsByTheReleasedNames) {
   const Decoder decoder(at::kBFloat16, true, 132);
-  const std::vector<std::string> window{"wq_a.weight", "q_norm.weight", "wq_b.weight", "wkv.weight", "kv_norm.weight", "attn_sink", "wo_a.weight", "wo_b.weight"};
-  const std::vector<std::string> kv_source{"compressor.wkv.weight", "compressor.wgate.weight", "compressor.norm.weight", "indexer.wk.weight", "indexer.k_norm.weight"};
+  const std::vector<std::string> window{"wq_a.weight",    "q_norm.weight", "wq_b.weight", "wkv.weight",
+                                        "kv_norm.weight", "attn_sink",     "wo_a.weight", "wo_b.weight"};
+  const std::vector<std::string> kv_source{"compressor.wkv.weight", "compressor.wgate.weight", "compressor.norm.weight",
+                                           "indexer.wk.weight", "indexer.k_norm.weight"};
   const std::vector<std::string> index_source{"indexer.wq_b.weight", "indexer.weights_proj.weight"};
   std::set<std::string> wanted;
   const auto add = [&](int64_t layer, const std::vector<std::string>& names) {
@@ -267,7 +275,8 @@ TEST(AttentionLayer, TakesItsWeightsByTheReleasedNames) {
   add(1, index_source);
   add(2, index_source);
   EXPECT_EQ(decoder.weights.names(), wanted);
-  EXPECT_EQ(decoder.weights.dtype_of(prefix_of(1) + ".compressor.wkv.weight"), at::kFloat) << "the compressor stays in float32";
+  EXPECT_EQ(decoder.weights.dtype_of(prefix_of(1) + ".compressor.wkv.weight"), at::kFloat)
+      << "the compressor stays in float32";
   EXPECT_EQ(decoder.weights.dtype_of(prefix_of(1) + ".wq_a.weight"), at::kBFloat16);
 }
 
@@ -289,7 +298,8 @@ TEST(AttentionLayer, RoundsEachCacheInItsFormat) {
   const auto fp8 = [](float* row, int64_t n) { qdq_fp8(row, n); };
   const auto nvfp4 = [](float* row, int64_t n) { qdq_nvfp4(row, n); };
   const auto mxfp4 = [](float* row, int64_t n) { qdq_mxfp4(row, n); };
-  for (int64_t l = 0; l < 4; ++l) EXPECT_TRUE(same_bits(rounded.cache.window(l).nan_to_num(-1), image(plain.cache.window(l), fp8))) << l;
+  for (int64_t l = 0; l < 4; ++l)
+    EXPECT_TRUE(same_bits(rounded.cache.window(l).nan_to_num(-1), image(plain.cache.window(l), fp8))) << l;
   EXPECT_TRUE(same_bits(rounded.cache.compressed(1).nan_to_num(-1), image(plain.cache.compressed(1), nvfp4)));
   EXPECT_TRUE(same_bits(rounded.cache.index_keys(1).nan_to_num(-1), image(plain.cache.index_keys(1), mxfp4)));
 }
@@ -301,6 +311,7 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, AttentionLayers, ::testing::Values(at::kFloat, 
 TEST_P(AttentionLayers, HaveTheSameBitsHoweverTheTokensAreCut) {
   constexpr unsigned kSeed = 134;
   std::mt19937 random(kSeed);
+  at::set_num_threads(1);  // hundreds of tiny steps: on a busy machine threads would mostly wait for each other
   const auto inputs = random_inputs(GetParam(), random);
   const int64_t lengths[] = {61, 34};
   std::vector<std::vector<at::Tensor>> wanted;

@@ -25,7 +25,8 @@ class RandomWeights : public WeightSource {
   // Matrices keep their input's magnitude; vectors (norms, sinks, biases) spread around one.
   at::Tensor take(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype) override {
     if (taken_.count(name) != 0) throw std::logic_error(name + " is taken twice");
-    at::Tensor weight = normal(shape, random_, dtype, shape.size() < 2 ? 0.3f : 1 / std::sqrt(static_cast<float>(shape.back())));
+    at::Tensor weight =
+        normal(shape, random_, dtype, shape.size() < 2 ? 0.3f : 1 / std::sqrt(static_cast<float>(shape.back())));
     if (shape.size() < 2) weight.add_(1);
     taken_[name] = weight.clone();
     return weight;

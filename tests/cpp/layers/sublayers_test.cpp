@@ -27,7 +27,8 @@ TEST(MixtureOfExpertsLayer, RoutesInFloat32AndAddsTheSharedExpert) {
   const MixtureOfExperts moe(c, "layers.3.ffn", weights, at::kFloat);
   Names wanted_names{"layers.3.ffn.gate.weight", "layers.3.ffn.gate.bias"};
   for (const std::string expert : {"experts.0", "experts.1", "experts.2", "experts.3", "experts.4", "shared_experts"}) {
-    for (const std::string part : {".w1.weight", ".w2.weight", ".w3.weight"}) wanted_names.insert("layers.3.ffn." + expert + part);
+    for (const std::string part : {".w1.weight", ".w2.weight", ".w3.weight"})
+      wanted_names.insert("layers.3.ffn." + expert + part);
   }
   EXPECT_EQ(weights.names(), wanted_names);
   EXPECT_EQ(weights.skipped(), (Names{"layers.3.ffn.gate.bias_vl"}));
@@ -41,9 +42,13 @@ TEST(MixtureOfExpertsLayer, RoutesInFloat32AndAddsTheSharedExpert) {
   };
   const at::Tensor scores = wide.matmul(weights["layers.3.ffn.gate.weight"].t()).exp().log1p().sqrt();
   const at::Tensor chosen = std::get<1>(scores.add(weights["layers.3.ffn.gate.bias"]).topk(2, -1));
-  const at::Tensor share = at::full({13, 5}, 0.0, at::kDouble).scatter(1, chosen, 1.5).mul(scores).div(scores.gather(1, chosen).sum(-1, true));
+  const at::Tensor share = at::full({13, 5}, 0.0, at::kDouble)
+                               .scatter(1, chosen, 1.5)
+                               .mul(scores)
+                               .div(scores.gather(1, chosen).sum(-1, true));
   at::Tensor wanted = expert("shared_experts");
-  for (int64_t e = 0; e < 5; ++e) wanted = wanted.add(expert("experts." + std::to_string(e)).mul(share.narrow(1, e, 1)));
+  for (int64_t e = 0; e < 5; ++e)
+    wanted = wanted.add(expert("experts." + std::to_string(e)).mul(share.narrow(1, e, 1)));
   expect_close(moe.forward(x), doubles(wanted), kFloatTolerance);
 
   RandomWeights half(kSeed);
@@ -66,15 +71,24 @@ TEST(EngramLayer, LooksUpProjectsAndGates) {
   c.rms_norm_eps = 1e-6;
   RandomWeights weights(kSeed);
   const Engram engram(c, "layers.1.engram", 50, weights, at::kFloat);
-  EXPECT_EQ(weights.names(), (Names{"layers.1.engram.embed.weight", "layers.1.engram.wkv.weight", "layers.1.engram.q_weight", "layers.1.engram.k_weight"}));
+  EXPECT_EQ(weights.names(), (Names{"layers.1.engram.embed.weight", "layers.1.engram.wkv.weight",
+                                    "layers.1.engram.q_weight", "layers.1.engram.k_weight"}));
   const std::vector<int64_t> rows{3, 49, 0, 7, 7, 7, 1, 2};
   at::Tensor residual = normal({2, 3, 16}, random);
   const at::Tensor x = residual.to(at::kDouble);
-  const at::Tensor memory = weights["layers.1.engram.embed.weight"].index_select(0, tensor_of(rows)).reshape({2, 24}).matmul(weights["layers.1.engram.wkv.weight"].t());
+  const at::Tensor memory = weights["layers.1.engram.embed.weight"]
+                                .index_select(0, tensor_of(rows))
+                                .reshape({2, 24})
+                                .matmul(weights["layers.1.engram.wkv.weight"].t());
   const at::Tensor key = memory.narrow(1, 0, 48).reshape({2, 3, 16}), value = memory.narrow(1, 48, 16).unsqueeze(1);
   const auto inverse_rms = [](const at::Tensor& z) { return z.square().mean(-1, true).add(1e-6).rsqrt(); };
-  const at::Tensor d = x.mul(weights["layers.1.engram.q_weight"]).mul(weights["layers.1.engram.k_weight"]).mul(key).sum(-1, true)
-                           .mul(inverse_rms(x)).mul(inverse_rms(key)).div(4);  // sqrt 16
+  const at::Tensor d = x.mul(weights["layers.1.engram.q_weight"])
+                           .mul(weights["layers.1.engram.k_weight"])
+                           .mul(key)
+                           .sum(-1, true)
+                           .mul(inverse_rms(x))
+                           .mul(inverse_rms(key))
+                           .div(4);  // sqrt 16
   const at::Tensor wanted = x.add(d.sign().mul(d.abs().clamp_min(1e-6).sqrt()).sigmoid().mul(value));
   engram.forward(tensor_of(rows).view({2, 4}), residual);
   expect_close(residual, doubles(wanted), kFloatTolerance);
