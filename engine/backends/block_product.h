@@ -4,6 +4,7 @@
 #include <c10/util/BFloat16.h>
 
 #include <cstdint>
+#include <functional>
 
 namespace reprise::cpu {
 
@@ -32,5 +33,9 @@ class ProductScope {
  private:
   c10::ScalarType dtype_;
 };
+
+// Runs body(begin, end) over [0, count) on all threads, in pieces of `grain` handed out as threads become free, for pieces that
+// differ in work; each thread stands in a ProductScope.
+void parallel_products(c10::ScalarType dtype, int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
 
 }  // namespace reprise::cpu

@@ -1,5 +1,3 @@
-#include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +7,7 @@
 #include "backends/block_product.h"
 #include "backends/clones.h"
 #include "backends/row_ops.h"
+#include "backends/tensor_cache.h"
 #include "backends/vector_math.h"
 #include "reprise/error.h"
 
@@ -180,8 +179,7 @@ class AttentionKernel {
 template <typename T>
 void attend(const at::Tensor& q, const AttentionParams& params, at::Tensor& out) {
   const AttentionKernel<T> kernel(q, params, out);
-  at::parallel_for(0, q.size(0), 1, [&](int64_t begin, int64_t end) {
-    const cpu::ProductScope scope(q.scalar_type());
+  cpu::parallel_products(q.scalar_type(), q.size(0), 4, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) kernel.row(t);
   });
 }
@@ -190,7 +188,7 @@ void attend(const at::Tensor& q, const AttentionParams& params, at::Tensor& out)
 
 at::Tensor window_sparse_attention(const at::Tensor& q, const AttentionParams& params) {
   REPRISE_ENSURE(q.is_contiguous() && q.size(1) == params.num_heads * params.head_dim, "queries are [T, N * D]");
-  at::Tensor out = at::empty(q.sizes(), q.options());
+  at::Tensor out = empty_tensor(q.sizes(), q.options());
   if (q.scalar_type() == at::kFloat) {
     attend<float>(q, params, out);
   } else {

@@ -1,6 +1,9 @@
+#include <ATen/Parallel.h>
 #include <ATen/native/CPUBlas.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <exception>
 
@@ -85,6 +88,15 @@ ProductScope::~ProductScope() {
   if (dtype_ == c10::ScalarType::BFloat16 && product_path(dtype_) == ProductPath::kBrgemm) {
     at::native::cpublas::brgemm_release(true);
   }
+}
+
+void parallel_products(c10::ScalarType dtype, int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+  const int64_t pieces = (count + grain - 1) / grain;
+  std::atomic<int64_t> next{0};
+  at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), pieces), 1, [&](int64_t, int64_t) {
+    const ProductScope scope(dtype);
+    for (int64_t piece = next++; piece < pieces; piece = next++) body(piece * grain, std::min((piece + 1) * grain, count));
+  });
 }
 
 }  // namespace reprise::cpu

@@ -1,5 +1,3 @@
-#include <ATen/Parallel.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -188,8 +186,7 @@ class SelectKernel {
 template <typename T>
 void select(const at::Tensor& q, const at::Tensor& w, const IndexerParams& params, at::Tensor& selection, at::Tensor& candidates) {
   const SelectKernel<T> kernel(q, w, params, selection, candidates);
-  at::parallel_for(0, q.size(0), 1, [&](int64_t begin, int64_t end) {
-    const cpu::ProductScope scope(q.scalar_type());
+  cpu::parallel_products(q.scalar_type(), q.size(0), 4, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) kernel.row(t);
   });
 }

@@ -1,5 +1,4 @@
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +8,7 @@
 #include "backends/clones.h"
 #include "backends/moe.h"
 #include "backends/row_ops.h"
+#include "backends/tensor_cache.h"
 #include "backends/vector_math.h"
 #include "reprise/error.h"
 
@@ -62,7 +62,7 @@ Grouping group_by_expert(const at::Tensor& experts, int64_t num_experts) {
 ExpertRoutes route_experts(const at::Tensor& logits, const at::Tensor& bias, int64_t k, double scale) {
   const int64_t rows = logits.size(0);
   const int64_t num_experts = logits.size(1);
-  ExpertRoutes routes{at::empty({rows, k}, logits.options().dtype(at::kInt)), at::empty({rows, k}, logits.options())};
+  ExpertRoutes routes{empty_tensor({rows, k}, logits.options().dtype(at::kInt)), empty_tensor({rows, k}, logits.options())};
   const float* in = logits.const_data_ptr<float>();
   const float* b = bias.const_data_ptr<float>();
   int32_t* ids = routes.experts.mutable_data_ptr<int32_t>();
@@ -103,14 +103,13 @@ at::Tensor mixture_of_experts(const at::Tensor& x, const ExpertRoutes& routes, c
   const auto path = cpu::product_path(dtype);
   const auto limit = static_cast<float>(swiglu_limit);
   // Each pair's output, then the shared expert's, float32.
-  at::Tensor outputs = at::empty({rows * (k + 1), hidden}, x.options().dtype(at::kFloat));
-  at::Tensor y = at::empty({rows, hidden}, x.options());
+  at::Tensor outputs = empty_tensor({rows * (k + 1), hidden}, x.options().dtype(at::kFloat));
+  at::Tensor y = empty_tensor({rows, hidden}, x.options());
   const auto* in = static_cast<const std::byte*>(x.const_data_ptr());
   float* out = outputs.mutable_data_ptr<float>();
   const float* weights = routes.weights.const_data_ptr<float>();
 
-  at::parallel_for(0, static_cast<int64_t>(grouping.blocks.size()), 1, [&](int64_t begin, int64_t end) {
-    const cpu::ProductScope scope(dtype);
+  cpu::parallel_products(dtype, static_cast<int64_t>(grouping.blocks.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const auto& block = grouping.blocks[static_cast<size_t>(i)];
       const bool is_shared = block.expert == num_experts;
