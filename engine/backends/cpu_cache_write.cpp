@@ -1,10 +1,10 @@
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 
 #include "backends/cache_write.h"
 #include "backends/clones.h"
 #include "backends/number_formats.h"
 #include "backends/row_ops.h"
+#include "backends/tensor_cache.h"
 #include "reprise/error.h"
 
 namespace reprise {
@@ -61,7 +61,7 @@ void write_cells(const at::Tensor& x, const at::Tensor& weight, double eps, cons
 at::Tensor rotate_and_round(const at::Tensor& x, int64_t head_dim, const RopeAngles& rope, CacheFormat format) {
   const int64_t n = x.size(1);
   REPRISE_ENSURE(x.is_contiguous() && n % head_dim == 0, "rows of whole heads");
-  at::Tensor y = at::empty(x.sizes(), x.options());
+  at::Tensor y = empty_tensor(x.sizes(), x.options());
   const size_t row_bytes = static_cast<size_t>(n) * x.element_size();
   const auto dtype = x.scalar_type();
   const auto* in = static_cast<const std::byte*>(x.const_data_ptr());

@@ -1,5 +1,4 @@
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +7,7 @@
 #include "backends/clones.h"
 #include "backends/engram.h"
 #include "backends/row_ops.h"
+#include "backends/tensor_cache.h"
 #include "backends/vector_math.h"
 #include "reprise/error.h"
 
@@ -23,7 +23,7 @@ REPRISE_CLONES void multiply(const float* x, const float* y, float* out, int64_t
 
 at::Tensor lookup_rows(const at::Tensor& table, const at::Tensor& rows) {
   const int64_t count = rows.numel();
-  at::Tensor e = at::empty({rows.size(0), rows.size(1) * table.size(1)}, table.options());
+  at::Tensor e = empty_tensor({rows.size(0), rows.size(1) * table.size(1)}, table.options());
   const size_t row_bytes = static_cast<size_t>(table.size(1)) * table.element_size();
   const auto* in = static_cast<const std::byte*>(table.const_data_ptr());
   auto* out = static_cast<std::byte*>(e.mutable_data_ptr());

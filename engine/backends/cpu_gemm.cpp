@@ -5,6 +5,7 @@
 
 #include "backends/gemm.h"
 #include "backends/row_ops.h"
+#include "backends/tensor_cache.h"
 #include "reprise/error.h"
 
 namespace reprise {
@@ -102,7 +103,7 @@ void linear_out(const at::Tensor& x, const PackedWeight& weight, const at::Tenso
 }
 
 at::Tensor linear(const at::Tensor& x, const PackedWeight& weight, at::ScalarType out_dtype) {
-  at::Tensor y = at::empty({x.size(0), weight.out_features()}, x.options().dtype(out_dtype));
+  at::Tensor y = empty_tensor({x.size(0), weight.out_features()}, x.options().dtype(out_dtype));
   linear_out(x, weight, y);
   return y;
 }

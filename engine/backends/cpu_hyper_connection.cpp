@@ -1,5 +1,4 @@
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cmath>
@@ -7,6 +6,7 @@
 #include "backends/clones.h"
 #include "backends/hyper_connection.h"
 #include "backends/row_ops.h"
+#include "backends/tensor_cache.h"
 #include "backends/vector_math.h"
 #include "reprise/error.h"
 
@@ -70,8 +70,8 @@ StreamMix stream_mix(const at::Tensor& residual, const StreamMixParams& params) 
   REPRISE_ENSURE(streams <= kMaxStreams && params.fn->in_features() == width && params.fn->out_features() == outputs,
                  "mix weights do not fit the residual");
   const auto options = residual.options().dtype(at::kFloat);
-  StreamMix mix{at::empty({rows, streams}, options), at::empty({rows, streams}, options),
-                at::empty({rows, streams, streams}, options)};
+  StreamMix mix{empty_tensor({rows, streams}, options), empty_tensor({rows, streams}, options),
+                empty_tensor({rows, streams, streams}, options)};
   float* pre = mix.pre.mutable_data_ptr<float>();
   float* post = mix.post.mutable_data_ptr<float>();
   float* comb = mix.comb.mutable_data_ptr<float>();
@@ -110,7 +110,7 @@ at::Tensor collapse_and_norm(const at::Tensor& residual, const at::Tensor& pre, 
   const int64_t rows = residual.size(0);
   const int64_t streams = residual.size(1);
   const int64_t hidden = residual.size(2);
-  at::Tensor x = at::empty({rows, hidden}, residual.options());
+  at::Tensor x = empty_tensor({rows, hidden}, residual.options());
   const auto dtype = residual.scalar_type();
   const size_t size = residual.element_size();
   const auto* in = static_cast<const std::byte*>(residual.const_data_ptr());

@@ -1,10 +1,10 @@
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 
 #include <cstring>
 
 #include "backends/norm.h"
 #include "backends/row_ops.h"
+#include "backends/tensor_cache.h"
 #include "reprise/error.h"
 
 namespace reprise {
@@ -13,7 +13,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   const int64_t rows = x.size(0);
   const int64_t n = x.size(1);
   REPRISE_ENSURE(x.is_contiguous() && weight.numel() == n, "rms_norm takes dense rows of the weight's size");
-  at::Tensor y = at::empty({rows, n}, x.options());
+  at::Tensor y = empty_tensor({rows, n}, x.options());
   const size_t row_bytes = static_cast<size_t>(n) * x.element_size();
   const auto dtype = x.scalar_type();
   const auto* in = static_cast<const std::byte*>(x.const_data_ptr());
@@ -33,7 +33,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
 at::Tensor to_float(const at::Tensor& x) {
   if (x.scalar_type() == at::kFloat) return x;
   REPRISE_ENSURE(x.is_contiguous(), "to_float takes a dense tensor");
-  at::Tensor y = at::empty(x.sizes(), x.options().dtype(at::kFloat));
+  at::Tensor y = empty_tensor(x.sizes(), x.options().dtype(at::kFloat));
   const auto* in = static_cast<const std::byte*>(x.const_data_ptr());
   float* out = y.mutable_data_ptr<float>();
   const size_t size = x.element_size();
@@ -46,7 +46,7 @@ at::Tensor to_float(const at::Tensor& x) {
 at::Tensor cast_rows(const at::Tensor& x, at::ScalarType dtype) {
   if (x.scalar_type() == dtype) return x;
   REPRISE_ENSURE(x.is_contiguous() && x.scalar_type() == at::kFloat, "cast_rows takes a dense float32 tensor");
-  at::Tensor y = at::empty(x.sizes(), x.options().dtype(dtype));
+  at::Tensor y = empty_tensor(x.sizes(), x.options().dtype(dtype));
   const float* in = x.const_data_ptr<float>();
   auto* out = static_cast<std::byte*>(y.mutable_data_ptr());
   const size_t size = y.element_size();
@@ -59,7 +59,7 @@ at::Tensor cast_rows(const at::Tensor& x, at::ScalarType dtype) {
 at::Tensor embed_streams(const at::Tensor& table, const at::Tensor& ids, int64_t streams) {
   const int64_t rows = ids.size(0);
   const int64_t hidden = table.size(1);
-  at::Tensor x = at::empty({rows, streams, hidden}, table.options());
+  at::Tensor x = empty_tensor({rows, streams, hidden}, table.options());
   const size_t row_bytes = static_cast<size_t>(hidden) * table.element_size();
   const auto* in = static_cast<const std::byte*>(table.const_data_ptr());
   auto* out = static_cast<std::byte*>(x.mutable_data_ptr());
@@ -79,7 +79,7 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& rows) {
   const int64_t count = rows.size(0);
   auto sizes = x.sizes().vec();
   sizes[0] = count;
-  at::Tensor y = at::empty(sizes, x.options());
+  at::Tensor y = empty_tensor(sizes, x.options());
   if (count == 0) return y;
   const size_t row_bytes = static_cast<size_t>(y.numel() / count) * x.element_size();
   const auto* in = static_cast<const std::byte*>(x.const_data_ptr());

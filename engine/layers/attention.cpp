@@ -1,12 +1,11 @@
 #include "layers/attention.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 
 #include "backends/attention.h"
 #include "backends/cache_write.h"
 #include "backends/norm.h"
+#include "backends/tensor_cache.h"
 #include "layers/linear.h"
 #include "reprise/forward_context.h"
 
@@ -73,7 +72,7 @@ at::Tensor Attention::compute(const at::Tensor& x, KvCache& cache, RowBuffers& b
   const int64_t rank = wo_a_.front().out_features();
   const int64_t width = wo_a_.front().in_features();
   const auto groups = static_cast<int64_t>(wo_a_.size());
-  const at::Tensor grouped = at::empty({rows, groups * rank}, x.options());
+  const at::Tensor grouped = empty_tensor({rows, groups * rank}, x.options());
   for (int64_t g = 0; g < groups; ++g) {
     linear_out(heads.narrow(1, g * width, width), wo_a_[static_cast<size_t>(g)], grouped.narrow(1, g * rank, rank));
   }

@@ -1,11 +1,10 @@
 #include "layers/compressor.h"
 
-#include <ATen/ops/empty_like.h>
-
 #include <algorithm>
 
 #include "backends/compressor.h"
 #include "backends/norm.h"
+#include "backends/tensor_cache.h"
 #include "layers/linear.h"
 #include "reprise/error.h"
 
@@ -38,7 +37,7 @@ void Compressor::publish(const at::Tensor& x, KvCache& cache) const {
   at::Tensor v = linear(wide, wkv_, at::kFloat);
   if (ratio_ > 1) {
     const at::Tensor g = linear(wide, wgate_, at::kFloat);
-    at::Tensor groups = at::empty_like(v);
+    at::Tensor groups = empty_tensor(v.sizes(), v.options());
     compress_groups(v, g,
                     {.ratio = ratio_,
                      .positions = attention.positions,

@@ -1,0 +1,81 @@
+#include "backends/tensor_cache.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/util/accumulate.h>
+
+#include <map>
+#include <mutex>
+
+namespace reprise {
+
+namespace {
+
+// Smaller ones come from malloc's own lists without fresh pages.
+constexpr size_t kSmallestCached = size_t{64} << 10;
+constexpr size_t kGranule = size_t{64} << 10;
+
+thread_local TensorCache* current_cache = nullptr;
+
+}  // namespace
+
+class TensorCache::Pool : public std::enable_shared_from_this<Pool> {
+ public:
+  at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options, size_t size) {
+    std::shared_ptr<Block> block = take((size + kGranule - 1) / kGranule * kGranule);
+    void* data = block->memory.get();
+    return at::from_blob(
+        data, sizes, [pool = shared_from_this(), block = std::move(block)](void*) { pool->give_back(block); }, options);
+  }
+
+  size_t bytes() const {
+    const std::lock_guard lock(mutex_);
+    return bytes_;
+  }
+
+ private:
+  struct Block {
+    size_t size;
+    c10::DataPtr memory;
+  };
+
+  std::shared_ptr<Block> take(size_t size) {
+    {
+      const std::lock_guard lock(mutex_);
+      // The smallest that fits, unless it is more than half empty.
+      const auto found = free_.lower_bound(size);
+      if (found != free_.end() && found->first <= 2 * size) {
+        auto block = std::move(found->second);
+        free_.erase(found);
+        return block;
+      }
+      bytes_ += size;
+    }
+    return std::make_shared<Block>(Block{size, c10::GetCPUAllocator()->allocate(size)});
+  }
+
+  void give_back(const std::shared_ptr<Block>& block) {
+    const std::lock_guard lock(mutex_);
+    free_.emplace(block->size, block);
+  }
+
+  mutable std::mutex mutex_;
+  std::multimap<size_t, std::shared_ptr<Block>> free_;
+  size_t bytes_ = 0;
+};
+
+TensorCache::TensorCache() : pool_(std::make_shared<Pool>()) {}
+TensorCache::~TensorCache() = default;
+size_t TensorCache::bytes() const { return pool_->bytes(); }
+
+TensorCacheScope::TensorCacheScope(TensorCache& cache) : outer_(current_cache) { current_cache = &cache; }
+TensorCacheScope::~TensorCacheScope() { current_cache = outer_; }
+
+at::Tensor empty_tensor(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  const auto size = static_cast<size_t>(c10::multiply_integers(sizes)) * options.dtype().itemsize();
+  if (current_cache == nullptr || size < kSmallestCached) return at::empty(sizes, options);
+  return current_cache->pool_->empty(sizes, options, size);
+}
+
+}  // namespace reprise
