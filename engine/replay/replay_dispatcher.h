@@ -1,29 +1,41 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "context/kv_cache.h"
 #include "models/model.h"
+#include "replay/step_path.h"
 #include "reprise/config.h"
 #include "reprise/decoder_replay_layers.h"
 #include "reprise/step_inputs.h"
 
 namespace reprise {
 
-// Runs a model's forward, its replay layers on the whole batch or on the kept rows, as the step's inputs say.
+// Runs a model's forward: decides for each step whether its layers run one by one or from captured graphs, and the
+// replay layers on the whole batch or on the kept rows.
 class ReplayDispatcher {
  public:
-  // `model` and `cache` outlive the dispatcher.
-  ReplayDispatcher(const ModelConfig& config, Model& model, KvCache& cache);
+  // `graphs` runs the model's stages from graphs of the row counts in `buckets` (ascending); null with no buckets.
+  // Model, graphs and cache outlive the dispatcher.
+  ReplayDispatcher(const ModelConfig& config, Model& model, Model* graphs, std::vector<int64_t> buckets,
+                   KvCache& cache);
 
+  // The same outputs bit for bit, whichever way the step runs.
   StepOutputs forward(const StepInputs& inputs);
+
+  StepFacts facts_of(const StepInputs& inputs) const;
 
  private:
   Model& model_;
+  Model* graphs_;
+  std::vector<int64_t> buckets_;
   KvCache& cache_;
   size_t cut_layer_;  // the last KV source, within which the rows are cut
-  const StepInputs* inputs_ = nullptr;
   DecoderReplayLayers replay_layers_;
+  // The step under way: what run_layers needs beside the states.
+  const StepInputs* inputs_ = nullptr;
+  Model* replay_model_ = nullptr;
 };
 
 }  // namespace reprise

@@ -1,5 +1,6 @@
 #include "runtime/engine_checks.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "reprise/error.h"
@@ -18,6 +19,13 @@ void check_engine_config(const EngineConfig& config, const ModelConfig& model) {
   at_least("page_size", config.page_size, 1);
   at_least("kv_cache_memory", config.kv_cache_memory, 0);
   at_least("num_threads", config.num_threads, 0);
+  const int64_t max_rows = std::max(config.max_num_batched_tokens, config.max_num_seqs);
+  int64_t last = 0;
+  for (const int64_t bucket : config.graph_buckets) {
+    REPRISE_REQUIRE(bucket > last && bucket <= max_rows, "[load] wanted graph_buckets that ascend from 1 to at most ", max_rows,
+                    " rows (max_num_batched_tokens) but got ", bucket, last > 0 ? concat(" after ", last) : "");
+    last = bucket;
+  }
   REPRISE_REQUIRE(config.max_model_len <= model.max_position_embeddings, "[load] wanted max_model_len of at most the model's ",
                   model.max_position_embeddings, " positions but got ", config.max_model_len);
   for (const int64_t source : model.kv_source_layer_ids) {

@@ -1,5 +1,7 @@
 #include "runtime/model_runner.h"
 
+#include <algorithm>
+
 #include "runtime/checkpoint.h"
 
 namespace reprise {
@@ -23,7 +25,21 @@ ModelState build_state(const ModelConfig& model, const EngineConfig& engine, con
   return builder.engram_vocabulary(engine.engram_vocabulary).build();
 }
 
+std::unique_ptr<GraphedModel> make_graphs(const ModelConfig& config, const EngineConfig& engine, Model& model) {
+  if (engine.graph_buckets.empty()) return nullptr;
+  return std::make_unique<GraphedModel>(
+      config, model,
+      GraphOptions{.buckets = engine.graph_buckets, .max_num_seqs = engine.max_num_seqs, .poison = engine.poison_cache});
+}
+
 at::ScalarType scalar_type(Dtype dtype) { return dtype == Dtype::kFloat32 ? at::kFloat : at::kBFloat16; }
+
+// Whether a compressed page comes with the rows of a prefix-cache hit.
+bool is_adopted(const StepPlan& plan, const BlockTableUpdate& update, int64_t page_size) {
+  return std::any_of(plan.sequences.begin(), plan.sequences.end(), [&](const ScheduledSequence& sequence) {
+    return sequence.state_slot == update.state_slot && update.index * page_size < sequence.publish_from;
+  });
+}
 
 }  // namespace
 
@@ -38,13 +54,23 @@ ModelRunner::ModelRunner(const std::string& checkpoint_dir, const ModelConfig& m
                      .dtype = dtype_,
                      .poison = engine.poison_cache}),
       state_(build_state(model, engine, sizes_)),
-      dispatcher_(model, *model_, cache_) {}
+      graphs_(make_graphs(model, engine, *model_)),
+      dispatcher_(model, *model_, graphs_.get(), engine.graph_buckets, cache_) {}
 
 StepInputs ModelRunner::prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows) {
   for (const auto& update : plan.block_table_updates) {
-    if (update.group == CacheGroup::kWindow) cache_.poison_window_page(update.page);
+    if (update.group == CacheGroup::kWindow) {
+      cache_.poison_window_page(update.page);
+    } else if (!is_adopted(plan, update, cache_.page_size())) {
+      cache_.poison_compressed_page(update.page);
+    }
   }
   return state_.prepare(plan, hidden_rows);
+}
+
+StepOutputs ModelRunner::run(const StepInputs& inputs) {
+  const TensorCacheScope scope(tensors_);
+  return dispatcher_.forward(inputs);
 }
 
 }  // namespace reprise

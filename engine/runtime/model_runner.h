@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "backends/tensor_cache.h"
 #include "context/kv_cache.h"
 #include "models/model.h"
 #include "replay/replay_dispatcher.h"
@@ -12,6 +13,7 @@
 #include "reprise/model_state.h"
 #include "reprise/step_plan.h"
 #include "runtime/cache_sizes.h"
+#include "runtime/graphed_model.h"
 
 namespace reprise {
 
@@ -22,7 +24,7 @@ class ModelRunner {
   ModelRunner(const std::string& checkpoint_dir, const ModelConfig& model, const EngineConfig& engine);
 
   StepInputs prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows);
-  StepOutputs run(const StepInputs& inputs) { return dispatcher_.forward(inputs); }
+  StepOutputs run(const StepInputs& inputs);
 
   const CacheSizes& cache_sizes() const { return sizes_; }
   int64_t weight_bytes() const { return model_->weight_bytes(); }
@@ -31,12 +33,14 @@ class ModelRunner {
   at::ScalarType dtype() const { return dtype_; }
 
  private:
+  TensorCache tensors_;  // of the steps
   at::ScalarType dtype_;
   std::string load_notice_;
   std::unique_ptr<Model> model_;
   CacheSizes sizes_;
   KvCache cache_;
   ModelState state_;
+  std::unique_ptr<GraphedModel> graphs_;  // null without graph buckets
   ReplayDispatcher dispatcher_;
 };
 

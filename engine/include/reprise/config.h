@@ -96,6 +96,8 @@ struct EngineConfig {
   int64_t num_threads = 0;                     // 0 = leave the process-wide torch setting
   bool enable_prefix_caching = false;
   PrefixRebuild prefix_rebuild = PrefixRebuild::kAuto;
+  std::vector<int64_t> graph_buckets;          // row counts, ascending, that captured graphs exist for: a step (or its replay layers)
+                                               // of no more rows runs padded to the next one, with the same results; empty = no graphs
   bool poison_cache = false;                   // fill cache memory with NaN at start and on release, to show reads of cells nobody wrote
   std::vector<int32_t> engram_vocabulary;      // [vocab_size] token id -> compressed id; empty = read from the checkpoint folder (`reprise prepare`)
   std::function<void(int64_t done, int64_t total)> on_load_progress;  // bytes of weights

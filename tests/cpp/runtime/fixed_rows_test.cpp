@@ -1,0 +1,99 @@
+// Buffers that keep their addresses, and take a step without an allocation.
+#include "runtime/fixed_rows.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/InferenceMode.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "engine_harness.h"
+#include "reprise/model_state.h"
+
+namespace {
+std::atomic<int64_t> num_allocations = 0;
+}  // namespace
+
+// Not inlined: the compiler would see malloc on one side and operator delete on the other.
+__attribute__((noinline)) void* operator new(std::size_t size) {
+  ++num_allocations;
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace reprise::testing {
+namespace {
+
+// Tensor memory does not come from operator new.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  explicit CountingAllocator(c10::Allocator* inner) : inner_(inner) { c10::SetCPUAllocator(this, /*priority=*/1); }
+  ~CountingAllocator() override { c10::SetCPUAllocator(inner_, /*priority=*/1); }
+  c10::DataPtr allocate(size_t bytes) override {
+    ++num_allocations;
+    return inner_->allocate(bytes);
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { inner_->copy_data(to, from, bytes); }
+
+ private:
+  c10::Allocator* inner_;
+};
+
+void expect_values(const at::Tensor& tensor, const std::vector<int64_t>& want) {
+  ASSERT_EQ(tensor.size(0), static_cast<int64_t>(want.size()));
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_EQ(tensor[static_cast<int64_t>(i)].item<int64_t>(), want[i]) << i;
+}
+
+TEST(FixedContext, TakesAStepInPlaceAndPadsIt) {
+  const c10::InferenceMode inference;
+  CountingAllocator counting(c10::GetCPUAllocator());
+  const ModelConfig config = load_model_config(data_path("v41-tiny"));
+  ModelState state = ModelStateBuilder(config).max_num_seqs(4).max_model_len(64).page_size(4).build();
+  const std::vector<int32_t> tokens{5, 6, 7, 8, 9, 10};
+  StepPlan longer{.num_rows = 6};
+  longer.sequences.push_back(
+      {.id = 1, .state_slot = 3, .tokens = tokens, .prompt_length = 6, .start = 0, .num_rows = 6});
+  for (const CacheGroup group : {CacheGroup::kWindow, CacheGroup::kCompressed}) {
+    for (const int32_t slot : {1, 2, 3}) {
+      for (const int32_t index : {0, 1}) longer.block_table_updates.push_back({group, slot, index, 2 * slot + index});
+    }
+  }
+  StepPlan plan{.num_rows = 3};
+  plan.sequences.push_back({.id = 1, .state_slot = 2, .tokens = tokens, .prompt_length = 4, .start = 1, .num_rows = 2});
+  plan.sequences.push_back({.id = 2, .state_slot = 1, .tokens = tokens, .prompt_length = 4, .start = 3, .num_rows = 1});
+  const StepInputs before = state.prepare(longer);
+  const StepInputs inputs = state.prepare(plan);
+  FixedContext fixed(*inputs.forward_context, 8, 4, /*publishes=*/true);
+  fixed.set(*before.forward_context);  // what a longer step left must go
+  const auto& attention = fixed.context()->attention;
+  const at::Tensor positions = attention.positions;
+  const void* slots = attention.published.at(1).slots.const_data_ptr();
+
+  const int64_t count = num_allocations;
+  EXPECT_GT(count, 0);
+  fixed.set(*inputs.forward_context);
+  EXPECT_EQ(num_allocations, count);
+
+  EXPECT_TRUE(attention.positions.is_same(positions));
+  EXPECT_EQ(attention.published.at(1).slots.const_data_ptr(), slots);
+  EXPECT_EQ(fixed.context()->num_rows, 8);
+  EXPECT_EQ(fixed.context()->num_padding_rows, 5);
+  expect_values(attention.positions, {1, 2, 3, 0, 0, 0, 0, 0});
+  expect_values(attention.sequence_index, {0, 0, 1, -1, -1, -1, -1, -1});
+  expect_values(attention.sequence_starts, {0, 2, 3, 3, 3});
+  expect_values(attention.state_slots, {2, 1, 0, 0});
+  expect_values(attention.window_starts, {0, 0, 0, 0, 0, 0, 0, 0});
+  // Page * 4 + position % 4; state slot 2 has page 4 first, slot 1 page 2.
+  expect_values(attention.window_slots, {17, 18, 11, 0, 0, 0, 0, 0});
+  // Ratio 2, two cells a page: positions 1 and 3 complete a group.
+  ASSERT_EQ(attention.published.at(1).ratio, 2);
+  expect_values(attention.published.at(1).slots, {8, 0, 5, 0, 0, 0, 0, 0});
+}
+
+}  // namespace
+}  // namespace reprise::testing
