@@ -127,19 +127,14 @@ class Engine::Impl {
     end_overdue();
     const StepPlan& plan = scheduler_.plan();
     if (plan.sequences.empty()) return std::exchange(ended_, {});
-    std::vector<bool> hidden_rows;
-    for (const auto& sequence : plan.sequences) hidden_rows.push_back(requests_.at(sequence.id).request.sampling.return_hidden_states);
-    const StepInputs inputs = runner_.prepare(plan, hidden_rows);
-    lock.unlock();
-    const StepOutputs outputs = runner_.run(inputs);
-    lock.lock();
-
-    std::vector<const RequestState*> states;
-    for (const auto& sequence : plan.sequences) {
-      const auto found = requests_.find(sequence.id);
-      states.push_back(found == requests_.end() ? nullptr : &found->second);
+    std::vector<SequenceStep> steps;
+    try {
+      steps = run_model(plan, lock);
+    } catch (...) {
+      if (!lock.owns_lock()) lock.lock();
+      scheduler_.abandon();
+      throw;
     }
-    auto steps = read_outputs(plan, states, hidden_rows, outputs);
     return commit(plan, steps);
   }
 
@@ -202,6 +197,23 @@ class Engine::Impl {
 
  private:
   using Requests = std::unordered_map<RequestId, RequestState>;
+
+  // Leaves `lock`, of mutex_, open while the model runs: requests come and end meanwhile.
+  std::vector<SequenceStep> run_model(const StepPlan& plan, std::unique_lock<std::mutex>& lock) {
+    std::vector<bool> hidden_rows;
+    for (const auto& sequence : plan.sequences) hidden_rows.push_back(requests_.at(sequence.id).request.sampling.return_hidden_states);
+    const StepInputs inputs = runner_.prepare(plan, hidden_rows);
+    lock.unlock();
+    const StepOutputs outputs = runner_.run(inputs);
+    lock.lock();
+
+    std::vector<const RequestState*> states;
+    for (const auto& sequence : plan.sequences) {
+      const auto found = requests_.find(sequence.id);
+      states.push_back(found == requests_.end() ? nullptr : &found->second);
+    }
+    return read_outputs(plan, states, hidden_rows, outputs);
+  }
 
   RequestMetrics metrics_of(RequestId id, const RequestState& state) const {
     const auto now = Clock::now();

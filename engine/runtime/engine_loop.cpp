@@ -126,7 +126,7 @@ void EngineLoop::deliver(const RequestOutput& output) {
   progress_.notify_all();
 }
 
-// Ends every request: what a failed step left of their states cannot be trusted.
+// Ends every request, so that nobody waits for ever.
 void EngineLoop::give_up(const std::string& error) {
   std::vector<RequestId> ids;
   {

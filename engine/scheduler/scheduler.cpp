@@ -248,6 +248,18 @@ void Scheduler::commit(std::span<const SequenceResult> results) {
   ++totals_.steps;
 }
 
+void Scheduler::abandon() {
+  for (const ScheduledSequence& scheduled : plan_.sequences) {
+    std::erase_if(plan_.block_table_updates,
+                  [&](const BlockTableUpdate& update) { return update.state_slot == scheduled.state_slot; });
+  }
+  for (const Sequence* sequence : scheduled_) {
+    if (sequence == nullptr) continue;
+    preempt(static_cast<size_t>(std::find(running_.begin(), running_.end(), sequence) - running_.begin()));
+  }
+  scheduled_.clear();
+}
+
 void Scheduler::count_prompt_rows(Sequence& sequence, const ScheduledSequence& scheduled) {
   const int64_t end = std::min(scheduled.start + scheduled.num_rows, sequence.prompt_length);
   const int64_t num_rows = end - scheduled.start;

@@ -79,6 +79,10 @@ class Scheduler {
   // prefix cache, so a request whose rows went wrong is aborted first.
   void commit(std::span<const SequenceResult> results);
 
+  // After the step failed on its way: its requests go back to waiting and recompute their rows, as after a preemption,
+  // since nobody knows which of them reached the caches.
+  void abandon();
+
   // Ends a request wherever it is; its pages are free at once. False when there is no such unfinished request.
   bool abort(RequestId id);
   std::vector<RequestId> abort_all();

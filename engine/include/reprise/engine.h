@@ -58,7 +58,8 @@ class Engine {
   bool abort(RequestId id);
   // Ends every unfinished request; returns how many.
   int64_t abort_all();
-  // Runs one step and returns what it brought. Returns at once when there is nothing to run.
+  // Runs one step and returns what it brought. Returns at once when there is nothing to run. When it throws, the
+  // requests of the step are as before it: the next step runs them again.
   std::vector<RequestOutput> step();
   bool has_unfinished() const;
   EngineStats stats() const;

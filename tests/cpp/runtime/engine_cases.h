@@ -79,10 +79,12 @@ inline Generated cold(const std::string& checkpoint_dir, EngineConfig config, co
   return run(*Engine::load(checkpoint_dir, config), {same}).front();
 }
 
-// Bytes for that many pages per group, the pad pages among them.
-inline int64_t memory_for(const std::string& checkpoint_dir, const EngineConfig& config, int64_t window_pages,
-                          int64_t compressed_pages) {
+// Bytes for `compressed_pages`, the pad page among them, beside the fewest window pages that the engine accepts.
+inline int64_t memory_for(const std::string& checkpoint_dir, const EngineConfig& config, int64_t compressed_pages) {
   const ModelConfig model = load_model_config(checkpoint_dir);
+  const auto pages = [&](int64_t tokens) { return (tokens + config.page_size - 1) / config.page_size; };
+  // The window at any alignment, a step's rows at any alignment, the pad page.
+  const int64_t window_pages = pages(model.sliding_window) + 1 + pages(config.max_num_batched_tokens) + 1 + 1;
   return window_pages * KvCache::window_page_bytes(model, config.page_size, at::kFloat) +
          compressed_pages * KvCache::compressed_page_bytes(model, config.page_size, at::kFloat) +
          config.max_num_seqs * KvCache::partial_bytes(model);
