@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <stdexcept>
 
 #include "kernel_testing.h"
@@ -306,8 +307,9 @@ TEST_P(Indexer, ARowDependsOnItselfAlone) {
 TEST_P(Indexer, NotANumberSelectsSomethingValid) {
   std::mt19937 random(105);
   Scene scene = crowded_scene(GetParam(), 1, random);
-  for (const double broken : {kNotANumber, std::numeric_limits<double>::infinity()}) {
-    scene.w.fill_(broken);
+  const float largest_bits = std::bit_cast<float>(0x7FFFFFFFu);  // a NaN that as an integer stands above all others
+  for (const float broken : {largest_bits, std::numeric_limits<float>::infinity()}) {
+    std::fill_n(scene.w.mutable_data_ptr<float>(), scene.w.numel(), broken);
     const auto chosen = ints(selection_of(scene, 8));
     for (size_t t = 0; t < scene.positions.size(); ++t) {
       const Ints row(chosen.begin() + static_cast<int64_t>(t) * 8, chosen.begin() + static_cast<int64_t>(t + 1) * 8);
