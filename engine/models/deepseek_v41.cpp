@@ -130,6 +130,17 @@ Model::States DeepseekV41::run_replay(const States& states, const StepInputs& in
   return {residual, pre};
 }
 
+// What the last KV source does not choose anew for its kept rows.
+Model::States DeepseekV41::row_buffers() const {
+  States buffers;
+  const auto& index_sources = config_.index_source_layer_ids;
+  if (buffers_.selection.defined() && std::find(index_sources.begin(), index_sources.end(), first_cut_) == index_sources.end()) {
+    buffers.push_back(buffers_.selection);
+  }
+  if (buffers_.candidates.defined() && config_.candidate_source_layer_id < first_cut_) buffers.push_back(buffers_.candidates);
+  return buffers;
+}
+
 StepOutputs DeepseekV41::finish(const States& states, const StepInputs& inputs) {
   StepOutputs outputs;
   if (inputs.output_rows.size(0) == 0) return outputs;

@@ -36,6 +36,10 @@ class Model {
   // Final norm and head of the wanted rows of run_replay's states.
   virtual StepOutputs finish(const States& states, const StepInputs& inputs) = 0;
 
+  // Per-row results that run_replay takes from run_encoder beside the states: where the rows are trimmed in between, these are
+  // compacted in place to their first rows.
+  virtual States row_buffers() const { return {}; }
+
   virtual int64_t weight_bytes() const = 0;
 };
 

@@ -15,10 +15,10 @@ ReplayDispatcher::ReplayDispatcher(const ModelConfig& config, Model& model, Mode
       buckets_(std::move(buckets)),
       cache_(cache),
       cut_layer_(static_cast<size_t>(std::max<int64_t>(config.num_encoder_layers() - 1, 0))),
-      // No row buffers: the last KV source selects anew, for the kept rows only.
       replay_layers_(
           config.sliding_window,
-          [this](const Model::States& states) { return replay_model_->run_replay(states, *inputs_, cache_); }, {}) {
+          [this](const Model::States& states) { return replay_model_->run_replay(states, *inputs_, cache_); },
+          model.row_buffers()) {
   REPRISE_ENSURE(buckets_.empty() || graphs_ != nullptr, "buckets without graphs to run");
 }
 

@@ -32,6 +32,7 @@ class GraphedModel final : public Model {
   States run_encoder(const StepInputs& inputs, KvCache& cache) override;
   States run_replay(const States& states, const StepInputs& inputs, KvCache& cache) override;
   StepOutputs finish(const States& states, const StepInputs& inputs) override { return model_.finish(states, inputs); }
+  States row_buffers() const override { return model_.row_buffers(); }
   int64_t weight_bytes() const override { return model_.weight_bytes(); }
 
  private:
