@@ -2,6 +2,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -15,6 +16,9 @@
 #include "layers/engram_hash.h"
 #include "reprise/engine.h"
 #include "reprise/error.h"
+#include "runtime/cache_sizes.h"
+#include "runtime/engine_checks.h"
+#include "runtime/replay_mode.h"
 #include "runtime/sampler.h"
 
 namespace nb = nanobind;
@@ -258,6 +262,24 @@ void bind_engine(nb::module_& m) {
       .def_ro("free_pages", &CacheGroupStats::free_pages)
       .def_ro("page_size", &CacheGroupStats::page_size)
       .def_ro("bytes", &CacheGroupStats::bytes);
+  m.def(
+      "describe_cache_groups",
+      [](const ModelConfig& model, const EngineConfig& engine) {
+        check_engine_config(engine, model);
+        const auto dtype = resolve_dtype(model, engine);
+        const CacheSizes sizes = choose_cache_sizes(model, engine, dtype);
+        return std::pair(describe_cache_groups(model, engine, dtype, sizes), sizes.max_model_len);
+      },
+      "model"_a, "engine"_a,
+      "What the caches of such an engine take, and the tokens a request may have: (groups, max_model_len).");
+  m.def(
+      "decide_replay",
+      [](ReplayMode wanted, const ModelConfig& config) {
+        ReplayDecision decision = decide_replay(wanted, config);
+        return std::pair(decision.mode, decision.reason);
+      },
+      "wanted"_a, "config"_a,
+      "What a model can do of the mode asked for: (mode, reason), the reason empty when it is that mode.");
   nb::class_<EngineStats>(m, "EngineStats", "Counters and facts of an engine.")
       .def_ro("num_running", &EngineStats::num_running)
       .def_ro("num_waiting", &EngineStats::num_waiting)

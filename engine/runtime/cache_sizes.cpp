@@ -59,4 +59,30 @@ CacheSizes choose_cache_sizes(const ModelConfig& model, const EngineConfig& engi
   return sizes;
 }
 
+std::vector<CacheGroupStats> describe_cache_groups(const ModelConfig& model, const EngineConfig& engine, at::ScalarType dtype,
+                                                   const CacheSizes& sizes) {
+  std::vector<CacheGroupStats> groups;
+  const auto add = [&groups](const char* name, int64_t num_pages, int64_t page_size, int64_t bytes) {
+    groups.push_back({.name = name, .num_pages = num_pages, .free_pages = num_pages, .page_size = page_size, .bytes = bytes});
+  };
+  add("window", sizes.num_window_pages - 1, engine.page_size,
+      sizes.num_window_pages * KvCache::window_page_bytes(model, engine.page_size, dtype));
+  if (sizes.num_compressed_pages > 0) {
+    add("compressed", sizes.num_compressed_pages - 1, engine.page_size,
+        sizes.num_compressed_pages * KvCache::compressed_page_bytes(model, engine.page_size, dtype));
+  }
+  // One page per request: the incomplete group of its last tokens.
+  const int64_t partial = KvCache::partial_bytes(model);
+  if (partial > 0) {
+    const int64_t ratio = *std::max_element(model.compress_ratios.begin(), model.compress_ratios.end());
+    add("partial", engine.max_num_seqs, ratio, engine.max_num_seqs * partial);
+  }
+  return groups;
+}
+
+at::ScalarType resolve_dtype(const ModelConfig& model, const EngineConfig& engine) {
+  const Dtype dtype = engine.dtype == Dtype::kAuto ? model.dtype : engine.dtype;
+  return dtype == Dtype::kFloat32 ? at::kFloat : at::kBFloat16;
+}
+
 }  // namespace reprise

@@ -3,8 +3,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "reprise/config.h"
+#include "reprise/engine.h"
 
 namespace reprise {
 
@@ -17,5 +19,12 @@ struct CacheSizes {
 // Divides the cache memory among the groups: what max_num_seqs requests of the longest kind can use, or less when the memory
 // does not reach. Throws std::invalid_argument when it does not hold one request's window and one page.
 CacheSizes choose_cache_sizes(const ModelConfig& model, const EngineConfig& engine, at::ScalarType dtype);
+
+// What the groups take, all of their pages free: window, compressed, partial, as far as the model has them.
+std::vector<CacheGroupStats> describe_cache_groups(const ModelConfig& model, const EngineConfig& engine, at::ScalarType dtype,
+                                                   const CacheSizes& sizes);
+
+// The arithmetic dtype that an engine of this config runs in.
+at::ScalarType resolve_dtype(const ModelConfig& model, const EngineConfig& engine);
 
 }  // namespace reprise

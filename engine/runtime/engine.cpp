@@ -165,23 +165,11 @@ class Engine::Impl {
                       .load_notice = runner_.load_notice(),
                       .max_model_len = sizes.max_model_len};
     for (const int64_t rows : totals.replay_rows_by_layer) stats.replay_rows_run += rows;
-    const auto add_group = [&](const char* name, CacheGroup group, int64_t page_bytes, int64_t pages) {
-      const PageStats pool = scheduler_.page_stats(group);
-      stats.cache_groups.push_back({name, pool.num_pages, pool.free_pages, pool.page_size, pages * page_bytes});
-    };
-    add_group("window", CacheGroup::kWindow, KvCache::window_page_bytes(model_, config_.page_size, runner_.dtype()),
-              sizes.num_window_pages);
-    if (sizes.num_compressed_pages > 0) {
-      add_group("compressed", CacheGroup::kCompressed, KvCache::compressed_page_bytes(model_, config_.page_size, runner_.dtype()),
-                sizes.num_compressed_pages);
-    }
-    const int64_t partial = KvCache::partial_bytes(model_);
-    if (partial > 0) {
-      stats.cache_groups.push_back({.name = "partial",
-                                    .num_pages = config_.max_num_seqs,
-                                    .free_pages = config_.max_num_seqs - scheduler_.num_running(),
-                                    .page_size = scheduler_.config().max_compress_ratio,
-                                    .bytes = partial * config_.max_num_seqs});
+    stats.cache_groups = describe_cache_groups(model_, config_, runner_.dtype(), sizes);
+    for (auto& group : stats.cache_groups) {
+      if (group.name == "window") group.free_pages = scheduler_.page_stats(CacheGroup::kWindow).free_pages;
+      if (group.name == "compressed") group.free_pages = scheduler_.page_stats(CacheGroup::kCompressed).free_pages;
+      if (group.name == "partial") group.free_pages -= scheduler_.num_running();
     }
     return stats;
   }

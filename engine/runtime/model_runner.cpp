@@ -32,8 +32,6 @@ std::unique_ptr<GraphedModel> make_graphs(const ModelConfig& config, const Engin
       GraphOptions{.buckets = engine.graph_buckets, .max_num_seqs = engine.max_num_seqs, .poison = engine.poison_cache});
 }
 
-at::ScalarType scalar_type(Dtype dtype) { return dtype == Dtype::kFloat32 ? at::kFloat : at::kBFloat16; }
-
 // Whether a compressed page comes with the rows of a prefix-cache hit.
 bool is_adopted(const StepPlan& plan, const BlockTableUpdate& update, int64_t page_size) {
   return std::any_of(plan.sequences.begin(), plan.sequences.end(), [&](const ScheduledSequence& sequence) {
@@ -44,7 +42,7 @@ bool is_adopted(const StepPlan& plan, const BlockTableUpdate& update, int64_t pa
 }  // namespace
 
 ModelRunner::ModelRunner(const std::string& checkpoint_dir, const ModelConfig& model, const EngineConfig& engine)
-    : dtype_(scalar_type(engine.dtype == Dtype::kAuto ? model.dtype : engine.dtype)),
+    : dtype_(resolve_dtype(model, engine)),
       model_(load_model(checkpoint_dir, model, engine, dtype_, load_notice_)),
       sizes_(choose_cache_sizes(model, engine, dtype_)),
       cache_(model, {.page_size = engine.page_size,

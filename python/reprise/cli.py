@@ -13,9 +13,11 @@ from typing import Any
 
 import reprise
 from reprise import _reprise, bench
+from reprise.costs import parameters, predicted_speedup, prefill_operations
 from reprise.engram import prepare_checkpoint
+from reprise.llm import engine_config_from
 from reprise.outputs import RequestOutput
-from reprise.sampling_params import REPLAY_MODES, REPLAY_NAMES
+from reprise.sampling_params import REPLAY_MODES, REPLAY_NAMES, replay_mode
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
 
     inspect = commands.add_parser("inspect", help="print a checkpoint's facts and the roles of its layers")
     inspect.add_argument("checkpoint", help="checkpoint folder")
+    inspect.add_argument("--prompt-len", type=int, default=2048, metavar="N", help="of the prefill that is predicted")
     inspect.add_argument("--json", action="store_true", help="print JSON")
     add_engine_arguments(inspect)
     inspect.set_defaults(run=_inspect)
@@ -174,30 +177,65 @@ def _prepare(args: argparse.Namespace) -> int:
 
 
 def _inspect(args: argparse.Namespace) -> int:
+    """What can be said without loading a weight."""
     config = reprise.load_model_config(args.checkpoint)
-    options = engine_options(args)
-    options.pop("tokenizer", None)
-    stats = reprise.LLM(args.checkpoint, tokenizer=args.tokenizer, skip_tokenizer_init=True, **options).stats()
+    options = {name: value for name, value in engine_options(args).items() if name not in ("tokenizer", "use_tqdm")}
+    engine_config = engine_config_from(options)
+    if args.prompt_len < 1:
+        raise ValueError(f"wanted --prompt-len of at least 1 but got {args.prompt_len}")
+    mode, reason = _reprise.decide_replay(replay_mode(args.replay), config)
+    groups, max_model_len = _reprise.describe_cache_groups(config, engine_config)
     facts = {
         "config": {name: _plain(getattr(config, name)) for name in dir(config) if _is_fact(config, name)},
-        "layers": [layer_facts(config, layer) for layer in range(config.num_hidden_layers)],
-        "engine": {name: _plain(getattr(stats, name)) for name in dir(stats) if _is_fact(stats, name)},
+        "replay": {"mode": REPLAY_NAMES[mode], "reason": reason},
+        "max_model_len": max_model_len,
+        "cache_groups": _plain(groups),
+        "layers": layer_table(config, args.prompt_len),
+        "prefill": {
+            name: {
+                "operations": sum(prefill_operations(config, name, args.prompt_len)),
+                "speedup": predicted_speedup(config, name, args.prompt_len),
+            }
+            for name in ("off", "bounded", "exact")
+        },
     }
     if args.json:
         print(json.dumps(facts, indent=1))
         return 0
-    for title in ("config", "engine"):
-        print(f"{title}:")
-        for name, value in facts[title].items():
-            if name != "cache_groups":
-                print(f"  {name}: {value}")
-    print("cache groups:")
-    for group in facts["engine"]["cache_groups"]:
+    print("config:")
+    for name, value in facts["config"].items():
+        print(f"  {name}: {value}")
+    print(f"replay: {REPLAY_NAMES[mode]}" + (f", not {args.replay}: {reason}" if reason else ""))
+    print(f"caches for requests of at most {max_model_len} tokens:")
+    for group in facts["cache_groups"]:
         print("  {name}: {num_pages} pages of {page_size} tokens, {bytes} bytes".format(**group))
-    print("layers:")
+    print(f"layers, and their share of a plain prefill of {args.prompt_len} tokens:")
     for layer in facts["layers"]:
-        print("  {layer:>3}  {role:<7}  ratio {compress_ratio}  {does}".format(**layer).rstrip())
+        print(
+            "  {layer:>3}  {role:<7}  ratio {compress_ratio}  {parameters:>12,} parameters  {share:>6.1%}  {does}".format(
+                **layer
+            ).rstrip()
+        )
+    print("prefill, predicted:")
+    for name, prefill in facts["prefill"].items():
+        saved = 1 - 1 / prefill["speedup"]
+        print(
+            f"  {name:<8} {prefill['operations']:.3e} operations, {saved:.1%} saved, {prefill['speedup']:.2f} times as fast"
+        )
     return 0
+
+
+def layer_table(config: reprise.ModelConfig, prompt_len: int) -> list[dict[str, Any]]:
+    """Each layer's role, what it reads, its parameters and its share of a plain prefill's operations."""
+    operations = prefill_operations(config, "off", prompt_len)
+    return [
+        {
+            **layer_facts(config, layer),
+            "parameters": parameters(config, layer),
+            "share": operations[layer] / sum(operations),
+        }
+        for layer in range(config.num_hidden_layers)
+    ]
 
 
 def layer_facts(config: reprise.ModelConfig, layer: int) -> dict[str, Any]:

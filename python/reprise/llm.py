@@ -43,6 +43,24 @@ def _choose(name: str, value: object, choices: Mapping[str, Any]) -> Any:
     return choices[key]
 
 
+def engine_config_from(options: Mapping[str, Any]) -> _reprise.EngineConfig:
+    """LLM's options as an EngineConfig. Raises ValueError for a wrong value, TypeError for an unknown name."""
+    config = _reprise.EngineConfig()
+    named = {"dtype": _DTYPES, "kv_cache_dtype": _CACHE_DTYPES, "prefix_rebuild": _PREFIX_REBUILDS}
+    for name, value in options.items():
+        if name in named:
+            value = _choose(name, value, named[name])
+        elif name == "replay":
+            value = replay_mode(value)
+        elif not hasattr(config, name):
+            raise TypeError(f"LLM() got an unexpected option {name!r}")
+        try:
+            setattr(config, name, value)
+        except TypeError:
+            raise ValueError(f"wanted {name} to be of the engine's type but got {value!r}") from None
+    return config
+
+
 @dataclass
 class _ParsedPrompt:
     text: str | None
@@ -85,19 +103,16 @@ class LLM:
     ) -> None:
         if str(device) != "cpu":
             raise ValueError(f"wanted device 'cpu', which this build runs on, but got {str(device)!r}")
-        config = _reprise.EngineConfig(
-            dtype=_choose("dtype", dtype, _DTYPES),
-            replay=replay_mode(replay),
-            kv_cache_dtype=_choose("kv_cache_dtype", kv_cache_dtype, _CACHE_DTYPES),
-            prefix_rebuild=_choose("prefix_rebuild", prefix_rebuild, _PREFIX_REBUILDS),
+        config = engine_config_from(
+            {
+                "dtype": dtype,
+                "replay": replay,
+                "kv_cache_dtype": kv_cache_dtype,
+                "kv_cache_memory": kv_cache_memory,
+                "prefix_rebuild": prefix_rebuild,
+                **engine_options,
+            }
         )
-        for name, value in {"kv_cache_memory": kv_cache_memory, **engine_options}.items():
-            if not hasattr(config, name):
-                raise TypeError(f"LLM() got an unexpected option {name!r}")
-            try:
-                setattr(config, name, value)
-            except TypeError:
-                raise ValueError(f"wanted {name} to be of the engine's type but got {value!r}") from None
         model = str(model)
         model_config = _reprise.load_model_config(model)
         self._tokenizer = None

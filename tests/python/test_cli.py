@@ -86,12 +86,15 @@ def test_inspect_names_facts_and_roles(capsys: pytest.CaptureFixture[str]) -> No
         assert facts["config"][field] == config[field]
     assert [layer["role"] for layer in facts["layers"]] == ["encoder"] * 6 + ["replay"] * 4
     assert facts["layers"][4]["kv_source"] == 2 and facts["layers"][9]["index_source"] == 7
-    assert facts["engine"]["num_replay_layers"] == 4
-    assert facts["engine"]["replay_mode"] == "bounded"
-    assert facts["engine"]["weight_bytes"] > 0
-    assert all(group["bytes"] > 0 for group in facts["engine"]["cache_groups"])
+    assert facts["replay"] == {"mode": "bounded", "reason": ""}
+    assert {group["name"] for group in facts["cache_groups"]} == {"window", "compressed", "partial"}
+    assert all(group["bytes"] > 0 for group in facts["cache_groups"])
+    assert sum(layer["share"] for layer in facts["layers"]) == pytest.approx(1)
+    speedups = [facts["prefill"][mode]["speedup"] for mode in ("off", "exact", "bounded")]
+    assert speedups[0] == 1 and speedups == sorted(speedups)
     text = run(capsys, "inspect", ENGRAM, *SMALL)
     assert "publishes KV" in text and "Engram" in text
+    assert "last_row: the replay layers own window KV" in run(capsys, "inspect", ENGRAM, "--replay", "last_row", *SMALL)
 
 
 def test_bench_engine_reports_every_mode(capsys: pytest.CaptureFixture[str]) -> None:
