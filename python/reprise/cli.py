@@ -212,15 +212,15 @@ def _inspect(args: argparse.Namespace) -> int:
     print(f"layers, and their share of a plain prefill of {args.prompt_len} tokens:")
     for layer in facts["layers"]:
         print(
-            "  {layer:>3}  {role:<7}  ratio {compress_ratio}  {parameters:>12,} parameters  {share:>6.1%}  {does}".format(
-                **layer
-            ).rstrip()
+            f"  {layer['layer']:>3}  {layer['role']:<7}  ratio {layer['compress_ratio']}"
+            f"  {layer['parameters']:>12,} parameters  {layer['share']:>6.1%}  {layer['does']}".rstrip()
         )
     print("prefill, predicted:")
     for name, prefill in facts["prefill"].items():
         saved = 1 - 1 / prefill["speedup"]
         print(
-            f"  {name:<8} {prefill['operations']:.3e} operations, {saved:.1%} saved, {prefill['speedup']:.2f} times as fast"
+            f"  {name:<8} {prefill['operations']:.3e} operations, {saved:.1%} saved,"
+            f" {prefill['speedup']:.2f} times as fast"
         )
     return 0
 

@@ -1,4 +1,4 @@
-"""What a forward costs in floating-point operations, by layer and row: the prediction that measurements are held against."""
+"""What a forward costs in floating-point operations, by layer and row: what measurements are held against."""
 
 from __future__ import annotations
 

@@ -5,9 +5,7 @@ import numpy as np
 
 def draws(seed: int, *bounds_and_sizes: tuple[int, int]) -> list[int]:
     generator = np.random.default_rng(seed)
-    return [
-        int(x) for bound, size in bounds_and_sizes for x in generator.integers(0, bound, size=size, dtype=np.int64)
-    ]
+    return [int(x) for bound, size in bounds_and_sizes for x in generator.integers(0, bound, size=size, dtype=np.int64)]
 
 
 def rows(layers: list[int], layer: int, max_ngram: int, heads: int, size: int, vocab: int, ids: list[int]) -> list[int]:

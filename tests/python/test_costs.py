@@ -20,7 +20,7 @@ def test_parameters_are_the_checkpoints(checkpoint: str, data_dir: Path) -> None
         for name in weights.keys():
             layer = re.match(r"layers\.(\d+)\.", name)
             shape = weights.get_slice(name).get_shape()
-            # Engram's q_weight and k_weight scale elementwise; everything else with two dimensions is a product or a table.
+            # Engram's q_weight and k_weight scale elementwise; all else with two dimensions is a product or a table.
             if layer and len(shape) == 2 and not re.search(r"engram\.[qk]_weight", name):
                 counts[int(layer[1])] += shape[0] * shape[1]
     assert [parameters(config, layer) for layer in range(config.num_hidden_layers)] == counts
@@ -28,7 +28,7 @@ def test_parameters_are_the_checkpoints(checkpoint: str, data_dir: Path) -> None
 
 def test_a_plain_layers_operations_by_hand(data_dir: Path) -> None:
     config = reprise.load_model_config(str(data_dir / "v41-tiny"))
-    # Layer 0: H 64, q rank 32, N 4, D 32, o rank 32 in 2 groups, S 4, 4 experts of width 32, 2 of them and the shared one run.
+    # H 64, q rank 32, N 4, D 32, o rank 32 in 2 groups, S 4, experts of width 32: 2 of 4 and the shared one run.
     received = 64 * 32
     computed = 2 * 24 * 256 + 64 * 32 + 32 * 128 + 128 * 32 + 64 * 64 + 64 * 4 + 3 * 64 * 32 * 3
     costs = layer_costs(config, 0)

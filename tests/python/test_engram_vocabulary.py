@@ -7,9 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models
+
 from reference import deepseek_v41
 from reprise.engram import checkpoint_vocabulary, compressed_vocabulary, prepare_checkpoint
-from tokenizers import AddedToken, Tokenizer, decoders, models
 
 
 def byte_level_alphabet() -> dict[int, str]:

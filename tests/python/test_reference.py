@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from reference import deepseek_v41 as reference
-from reference.deepseek_v41 import LayerRows, ReferenceModel
 from safetensors.torch import load_file
 from torch import Tensor
+
+from reference import deepseek_v41 as reference
+from reference.deepseek_v41 import LayerRows, ReferenceModel
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 CHECKPOINTS = ["v41-tiny", "v41-tiny-engram", "v41-tiny-quant"]

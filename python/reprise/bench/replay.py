@@ -21,7 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="a checkpoint folder instead of a random one")
     parser.add_argument("--prompt-len", default="512,2048,8192", help="prompt lengths in tokens")
     parser.add_argument("--replay", default="bounded,exact", help="modes to hold against off")
-    parser.add_argument("--repeat", type=int, default=5, help="runs per mode and length, interleaved; medians are shown")
+    parser.add_argument(
+        "--repeat", type=int, default=5, help="runs per mode and length, interleaved; medians are shown"
+    )
     parser.add_argument("--max-num-batched-tokens", type=int, default=2048, help="rows of a chunk")
     parser.add_argument("--num-threads", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0, help="of the prompts")
@@ -117,5 +119,6 @@ def _print_table(results: list[dict[str, Any]]) -> None:
         rows = str(by_layer[0]) if len(set(by_layer)) == 1 else ",".join(map(str, by_layer))
         print(
             f"{r['prompt_len']:>7} {r['replay']:>8} {r['time_to_first_token']:>13.3f} {r['prefill_rows_per_s']:>9.1f}"
-            f" {r['flop_share']:>9.1%} {r['speedup']:>8.2f} {r['predicted_speedup']:>9.2f} {r['efficiency']:>10.2f}  {rows}"
+            f" {r['flop_share']:>9.1%} {r['speedup']:>8.2f} {r['predicted_speedup']:>9.2f}"
+            f" {r['efficiency']:>10.2f}  {rows}"
         )
