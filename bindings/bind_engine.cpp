@@ -285,6 +285,8 @@ void bind_engine(nb::module_& m) {
       .def_ro("num_waiting", &EngineStats::num_waiting)
       .def_ro("num_finished", &EngineStats::num_finished)
       .def_ro("steps", &EngineStats::steps)
+      .def_ro("step_seconds", &EngineStats::step_seconds)
+      .def_ro("model_seconds", &EngineStats::model_seconds)
       .def_ro("prompt_rows", &EngineStats::prompt_rows)
       .def_ro("cached_rows", &EngineStats::cached_rows)
       .def_ro("encoder_rows_run", &EngineStats::encoder_rows_run)

@@ -123,6 +123,7 @@ class Engine::Impl {
     // The setting is this thread's own, and any thread may step.
     if (config_.num_threads > 0) at::set_num_threads(static_cast<int>(config_.num_threads));
 
+    const auto begin = Clock::now();
     std::unique_lock lock(mutex_);
     end_overdue();
     const StepPlan& plan = scheduler_.plan();
@@ -135,7 +136,9 @@ class Engine::Impl {
       scheduler_.abandon();
       throw;
     }
-    return commit(plan, steps);
+    auto step_outputs = commit(plan, steps);
+    step_seconds_ += seconds_between(begin, Clock::now());
+    return step_outputs;
   }
 
   bool has_unfinished() const {
@@ -151,6 +154,8 @@ class Engine::Impl {
                       .num_waiting = scheduler_.num_waiting(),
                       .num_finished = totals.num_finished,
                       .steps = totals.steps,
+                      .step_seconds = step_seconds_,
+                      .model_seconds = model_seconds_,
                       .prompt_rows = totals.prompt_rows,
                       .cached_rows = totals.cached_rows,
                       .encoder_rows_run = totals.encoder_rows_run,
@@ -192,8 +197,11 @@ class Engine::Impl {
     for (const auto& sequence : plan.sequences) hidden_rows.push_back(requests_.at(sequence.id).request.sampling.return_hidden_states);
     const StepInputs inputs = runner_.prepare(plan, hidden_rows);
     lock.unlock();
+    const auto begin = Clock::now();
     const StepOutputs outputs = runner_.run(inputs);
+    const double seconds = seconds_between(begin, Clock::now());
     lock.lock();
+    model_seconds_ += seconds;
 
     std::vector<const RequestState*> states;
     for (const auto& sequence : plan.sequences) {
@@ -323,6 +331,8 @@ class Engine::Impl {
   Requests requests_;
   std::vector<RequestOutput> ended_;  // outside a step, not yet returned
   RequestId next_id_ = 0;
+  double step_seconds_ = 0;
+  double model_seconds_ = 0;
   std::mt19937_64 seeds_{std::random_device{}()};
 };
 

@@ -24,6 +24,8 @@ struct EngineStats {
   int64_t num_waiting = 0;
   int64_t num_finished = 0;
   int64_t steps = 0;
+  double step_seconds = 0;                    // spent in step(), and of it in the model's forward
+  double model_seconds = 0;
   int64_t prompt_rows = 0;
   int64_t cached_rows = 0;
   int64_t encoder_rows_run = 0;

@@ -94,6 +94,7 @@ def _run(llm: reprise.LLM, mode: str, prompts: list[list[int]], max_tokens: int)
     """Prefill ends with the last prompt's first token; what comes later is decode."""
     params = reprise.SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True).to_engine(0)
     engine = llm.engine
+    before = engine.stats()
     start = time.perf_counter()
     waiting = {engine.submit(reprise.Request(prompt, params, replay=replay_mode(mode))) for prompt in prompts}
     prefill_end, decoded, replay_rows = None, 0, 0
@@ -110,9 +111,12 @@ def _run(llm: reprise.LLM, mode: str, prompts: list[list[int]], max_tokens: int)
         if prefill_end is None and not waiting:
             prefill_end = time.perf_counter()
     end = time.perf_counter()
+    after = engine.stats()
+    in_model = (after.model_seconds - before.model_seconds) / (after.step_seconds - before.step_seconds)
     return {
         "prefill_rows_per_s": sum(map(len, prompts)) / (prefill_end - start),
         "decode_tokens_per_s": decoded / (end - prefill_end),
+        "engine_share": 1 - in_model,  # of the steps' time, outside the model
         "replay_rows_run": replay_rows,
     }
 
@@ -121,11 +125,12 @@ def _print_table(results: list[dict[str, Any]], base: str) -> None:
     over = f"over {base}"
     print(
         f"{'prompt':>7} {'replay':>8} {'prefill rows/s':>15} {over:>9}"
-        f" {'decode tokens/s':>15} {over:>9} {'replay rows':>11}"
+        f" {'decode tokens/s':>15} {over:>9} {'engine share':>12} {'replay rows':>11}"
     )
     for r in results:
         print(
             f"{r['prompt_len']:>7} {r['replay']:>8}"
             f" {r['prefill_rows_per_s']:>15.1f} {r['prefill_rows_per_s_ratio']:>9.2f}"
-            f" {r['decode_tokens_per_s']:>15.1f} {r['decode_tokens_per_s_ratio']:>9.2f} {r['replay_rows_run']:>11.0f}"
+            f" {r['decode_tokens_per_s']:>15.1f} {r['decode_tokens_per_s_ratio']:>9.2f} {r['engine_share']:>12.1%}"
+            f" {r['replay_rows_run']:>11.0f}"
         )
