@@ -6,29 +6,17 @@
 #include <charconv>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <memory>
-#include <new>
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "allocations.h"
 #include "reprise/error.h"
-
-namespace {
-int64_t num_allocations = 0;
-}  // namespace
-
-void* operator new(std::size_t size) {
-  ++num_allocations;
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace reprise {
 namespace {
@@ -51,16 +39,16 @@ struct Options {
 struct Sample {
   double us = 0;
   int64_t allocations = 0;
-  int64_t steps = 0;
+  int64_t steps = 0;  // or submissions
 };
 
 template <typename Function>
 Sample timed(const Function& run_steps) {
-  const int64_t allocations = num_allocations;
+  const int64_t allocations = num_allocations();
   const auto start = std::chrono::steady_clock::now();
   const int64_t steps = run_steps();
   const std::chrono::duration<double, std::micro> elapsed = std::chrono::steady_clock::now() - start;
-  return {elapsed.count(), num_allocations - allocations, steps};
+  return {elapsed.count(), num_allocations() - allocations, steps};
 }
 
 // A scheduler whose steps bring every sampling request one token.
@@ -163,7 +151,7 @@ struct Setting {
   std::unique_ptr<Load> fresh;           // decodes
   std::unique_ptr<Load> after_finished;  // decodes the same after many requests have come and gone
   std::unique_ptr<Load> prefill;
-  std::vector<Sample> decode_samples, after_finished_samples, prefill_samples;
+  std::vector<Sample> decode_samples, after_finished_samples, submit_samples, prefill_samples;
 };
 
 struct Submission {
@@ -205,7 +193,13 @@ void measure(const Options& options, Setting& setting) {
   };
   setting.decode_samples.push_back(decode(*setting.fresh));
   setting.after_finished_samples.push_back(decode(*setting.after_finished));
-  setting.prefill->submit_many(setting.num_requests, options.prompt_len, 1);
+  std::vector<std::vector<int32_t>> prompts;
+  for (int64_t i = 0; i < setting.num_requests; ++i)
+    prompts.push_back(setting.prefill->make_prompt(options.prompt_len));
+  setting.submit_samples.push_back(timed([&] {
+    for (std::vector<int32_t>& prompt : prompts) setting.prefill->submit(std::move(prompt), 1);
+    return setting.num_requests;
+  }));
   setting.prefill_samples.push_back(timed([&] { return setting.prefill->finish_all(); }));
 }
 
@@ -249,7 +243,8 @@ void print(const Options& options, const std::vector<Setting>& settings, const s
               << ", \"decode_allocations_per_step\": " << median(setting.decode_samples, allocations_per_step)
               << ",\n   \"decode_us_per_step_after_finished\": " << after_finished
               << ", \"decode_us_per_request_after_finished\": " << after_finished / requests
-              << ",\n   \"prefill_steps\": " << setting.prefill_samples.back().steps
+              << ",\n   \"submit_us_per_request\": " << median(setting.submit_samples, us_per_step)
+              << ", \"prefill_steps\": " << setting.prefill_samples.back().steps
               << ", \"prefill_us_per_step\": " << median(setting.prefill_samples, us_per_step)
               << ", \"prefill_us_per_request\": " << prefill / requests
               << ", \"prefill_allocations_per_step\": " << median(setting.prefill_samples, allocations_per_step) << "}";
