@@ -65,12 +65,14 @@ TEST_P(EngineGoldenTest, TokensAndLogitsInFloat32) {
   for (const ReplayMode replay : {ReplayMode::kOff, ReplayMode::kBounded, ReplayMode::kExact}) {
     const auto engine = Engine::load(data_path(c.checkpoint), config_for(c, Dtype::kFloat32, replay));
     std::vector<Request> requests;
-    for (size_t i = 0; golden.has(concat(i, ".prompt")); ++i) requests.push_back(greedy_request(golden.ids(concat(i, ".prompt")), 12));
+    for (size_t i = 0; golden.has(concat(i, ".prompt")); ++i)
+      requests.push_back(greedy_request(golden.ids(concat(i, ".prompt")), 12));
     const auto results = run(*engine, requests);
     for (size_t i = 0; i < results.size(); ++i) {
       const std::string name = concat(i, ".", golden_mode(replay));
       EXPECT_EQ(results[i].tokens, golden.ids(name + ".tokens")) << c.checkpoint << " " << name;
-      EXPECT_LE(distance(results[i].logprobs, golden.logprobs(name + ".logits")).largest, 2e-4) << c.checkpoint << " " << name;
+      EXPECT_LE(distance(results[i].logprobs, golden.logprobs(name + ".logits")).largest, 2e-4)
+          << c.checkpoint << " " << name;
     }
   }
 }
@@ -92,8 +94,8 @@ TEST_P(EngineGoldenTest, PromptLogprobsInFloat32) {
   }
 }
 
-// The one tolerance table. A near-tie of a selection that turns under bfloat16 moves its rows far, so the metrics are over all
-// rows of a checkpoint.
+// The one tolerance table. A near-tie of a selection that turns under bfloat16 moves its rows far, so the metrics are
+// over all rows of a checkpoint.
 struct Tolerance {
   double absolute, relative, cosine;
 };
@@ -129,12 +131,15 @@ TEST_P(EngineBFloat16Test, LogitsWithoutCacheRounding) {
   EXPECT_GE(d.cosine, kBFloat16.cosine);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, EngineBFloat16Test, ::testing::Values("v41-tiny", "v41-tiny-engram", "v41-tiny-quant"));
+INSTANTIATE_TEST_SUITE_P(Fixtures, EngineBFloat16Test,
+                         ::testing::Values("v41-tiny", "v41-tiny-engram", "v41-tiny-quant"));
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, EngineGoldenTest,
                          ::testing::Values(Case{"v41-tiny", "expected"}, Case{"v41-tiny", "expected_plain"},
-                                           Case{"v41-tiny-engram", "expected"}, Case{"v41-tiny-engram", "expected_plain"},
-                                           Case{"v41-tiny-quant", "expected"}, Case{"v41-tiny-quant", "expected_plain"}));
+                                           Case{"v41-tiny-engram", "expected"},
+                                           Case{"v41-tiny-engram", "expected_plain"},
+                                           Case{"v41-tiny-quant", "expected"},
+                                           Case{"v41-tiny-quant", "expected_plain"}));
 
 }  // namespace
 }  // namespace reprise::testing

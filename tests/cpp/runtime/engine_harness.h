@@ -25,7 +25,8 @@ inline EngineConfig tiny_config(const std::string& checkpoint) {
   config.poison_cache = true;
   config.num_threads = 1;  // steps this small only wait for each other
   const ModelConfig model = load_model_config(data_path(checkpoint));
-  if (!model.engram_layer_ids.empty()) config.engram_vocabulary = read_engram_vocabulary(data_path("engram_vocabulary"), model);
+  if (!model.engram_layer_ids.empty())
+    config.engram_vocabulary = read_engram_vocabulary(data_path("engram_vocabulary"), model);
   return config;
 }
 
@@ -61,7 +62,8 @@ struct Generated {
 inline void take(const RequestOutput& output, Generated& result) {
   result.tokens.insert(result.tokens.end(), output.new_token_ids.begin(), output.new_token_ids.end());
   for (const auto& entries : output.logprobs) result.logprobs.push_back(to_row(entries));
-  for (size_t i = 1; i < output.prompt_logprobs.size(); ++i) result.prompt_logprobs.push_back(to_row(output.prompt_logprobs[i]));
+  for (size_t i = 1; i < output.prompt_logprobs.size(); ++i)
+    result.prompt_logprobs.push_back(to_row(output.prompt_logprobs[i]));
   if (!output.finished) return;
   result.metrics = output.metrics;
   result.finish_reason = output.finish_reason;
@@ -84,7 +86,8 @@ inline std::vector<Generated> run(Engine& engine, const std::vector<Request>& re
 // A golden file's prompts and continuations.
 class Golden {
  public:
-  Golden(const std::string& checkpoint, const std::string& kind) : file_(data_path(checkpoint) + "/" + kind + ".safetensors") {}
+  Golden(const std::string& checkpoint, const std::string& kind)
+      : file_(data_path(checkpoint) + "/" + kind + ".safetensors") {}
 
   bool has(const std::string& name) const { return file_.tensors().contains(name); }
 

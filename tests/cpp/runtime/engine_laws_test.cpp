@@ -1,5 +1,5 @@
-// The laws of the engine over random schedules: what a request gets depends on the request alone, bit for bit, however its
-// prompt is cut, whatever runs beside it and whenever it arrives; exact replay equals none.
+// The laws of the engine over random schedules: what a request gets depends on the request alone, bit for bit, however
+// its prompt is cut, whatever runs beside it and whenever it arrives; exact replay equals none.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 namespace reprise::testing {
 namespace {
 
-constexpr int64_t kWindow = 8;      // of the tiny checkpoints
+constexpr int64_t kWindow = 8;  // of the tiny checkpoints
 constexpr int64_t kNumTokens = 2 * kWindow + 1;
 
 struct Setting {
@@ -85,7 +85,8 @@ TEST_P(EngineLawsTest, ResultsDependOnTheRequestAlone) {
   std::map<ReplayMode, std::vector<Generated>> alone;
   for (const ReplayMode replay : {ReplayMode::kOff, ReplayMode::kBounded}) {
     const auto engine = Engine::load(data_path(GetParam().checkpoint), config(replay));
-    for (size_t i = 0; i < prompts.size(); ++i) alone[replay].push_back(run(*engine, {make_request(prompts[i], i)}).front());
+    for (size_t i = 0; i < prompts.size(); ++i)
+      alone[replay].push_back(run(*engine, {make_request(prompts[i], i)}).front());
   }
   const int schedules = num_schedules(4);
   for (int n = 0; n < schedules; ++n) {
@@ -93,7 +94,7 @@ TEST_P(EngineLawsTest, ResultsDependOnTheRequestAlone) {
     c.max_num_seqs = pick(random, {1, 2, 3, 8});
     c.max_num_batched_tokens = pick(random, {1, 2, 3, 7, 8, 9, 13, 31, 97, 2048});
     c.page_size = pick(random, {2, 4, 8, 16, 64});
-    c.num_threads = pick(random, {1, 1, 1, 2});
+    c.num_threads = n % 25 == 0 ? 2 : 1;
     const auto engine = Engine::load(data_path(GetParam().checkpoint), c);
     std::vector<Request> requests;
     std::vector<size_t> chosen;
@@ -101,15 +102,17 @@ TEST_P(EngineLawsTest, ResultsDependOnTheRequestAlone) {
       chosen.push_back(random() % prompts.size());
       requests.push_back(make_request(prompts[chosen.back()], chosen.back()));
       // One engine runs requests of several modes.
-      if (random() % 4 == 0) requests.back().replay = pick(random, {ReplayMode::kOff, ReplayMode::kBounded, ReplayMode::kExact});
+      if (random() % 4 == 0)
+        requests.back().replay = pick(random, {ReplayMode::kOff, ReplayMode::kBounded, ReplayMode::kExact});
     }
     const auto results = run_schedule(*engine, requests, random);
     for (size_t i = 0; i < results.size(); ++i) {
       const ReplayMode mode = requests[i].replay.value_or(c.replay);
       const auto& want = alone.at(mode == ReplayMode::kExact ? ReplayMode::kOff : mode)[chosen[i]];
       ASSERT_TRUE(results[i] == want) << "schedule " << n << ", request " << i << " of " << prompts[chosen[i]].size()
-                                      << " tokens, mode " << static_cast<int>(mode) << ", budget " << c.max_num_batched_tokens
-                                      << ", page " << c.page_size << ", threads " << c.num_threads;
+                                      << " tokens, mode " << static_cast<int>(mode) << ", budget "
+                                      << c.max_num_batched_tokens << ", page " << c.page_size << ", threads "
+                                      << c.num_threads;
       EXPECT_EQ(results[i].tokens.size(), static_cast<size_t>(kNumTokens));
     }
     const auto stats = engine->stats();
@@ -129,7 +132,8 @@ TEST_P(EngineLawsTest, DecodeEqualsPrefill) {
     request.sampling.prompt_logprobs = -1;
     const Generated prefilled = run(*engine, {request}).front();
     for (size_t i = 0; i + 1 < decoded.logprobs.size(); ++i) {
-      ASSERT_EQ(decoded.logprobs[i], prefilled.prompt_logprobs[prompt.size() - 1 + i]) << "prompt " << prompt.size() << " token " << i;
+      ASSERT_EQ(decoded.logprobs[i], prefilled.prompt_logprobs[prompt.size() - 1 + i])
+          << "prompt " << prompt.size() << " token " << i;
     }
     ASSERT_EQ(decoded.logprobs.back(), prefilled.logprobs.front());
   }
