@@ -89,7 +89,7 @@ def _median_of(values: list[Any]) -> Any:
 
 def _print_tables(result: dict[str, Any]) -> None:
     ours, peer = result["scheduler"], result["peer"]
-    print(f"plan plus commit in microseconds; prompts of {ours['prompt_len']} tokens; us/request is per step in decode")
+    print(f"plan plus commit in microseconds of processor time, prompts of {ours['prompt_len']} tokens")
     print(
         f"{'':>8} {'prefix':>7} | {'decode':>9} {'us/':>8} {'allocations':>11} {'us/request after':>16}"
         f" | {'submit us/':>10} {'prefill':>9} {'us/':>8} {'allocations':>11} {'':>6}"
