@@ -57,4 +57,24 @@ if(NOT TARGET reprise::torch)
     find_package(OpenMP REQUIRED COMPONENTS CXX)
     target_link_libraries(reprise::torch INTERFACE OpenMP::OpenMP_CXX)
   endif()
+  # A GPU build needs of CUDA its runtime library and headers: those that the wheel's own dependencies bring, or a toolkit's. The
+  # headers under crt/ come with nvcc only.
+  if(REPRISE_CUDA)
+    set(reprise_cuda_hints ${REPRISE_TORCH_ROOT}/../nvidia/cu13 ENV CUDA_HOME ENV CUDA_PATH)
+    find_path(REPRISE_CUDA_INCLUDE cublas_v2.h HINTS ${reprise_cuda_hints} PATHS /usr/local/cuda PATH_SUFFIXES include)
+    find_path(REPRISE_CUDA_CRT_INCLUDE crt/host_defines.h HINTS ${reprise_cuda_hints} PATHS /usr/local/cuda PATH_SUFFIXES include)
+    find_library(REPRISE_CUDART NAMES libcudart.so.13 cudart HINTS ${reprise_cuda_hints} PATHS /usr/local/cuda
+      PATH_SUFFIXES lib lib64)
+    set(reprise_torch_cuda ${REPRISE_TORCH_ROOT}/lib/${CMAKE_SHARED_LIBRARY_PREFIX}torch_cuda${CMAKE_SHARED_LIBRARY_SUFFIX})
+    if(NOT EXISTS "${reprise_torch_cuda}" OR NOT REPRISE_CUDA_INCLUDE OR NOT REPRISE_CUDA_CRT_INCLUDE OR NOT REPRISE_CUDART)
+      message(FATAL_ERROR "REPRISE_CUDA wants a CUDA build of torch and nvcc's headers: "
+        "libtorch_cuda in ${REPRISE_TORCH_ROOT}/lib, cublas_v2.h in '${REPRISE_CUDA_INCLUDE}', "
+        "crt/host_defines.h in '${REPRISE_CUDA_CRT_INCLUDE}', libcudart '${REPRISE_CUDART}'; "
+        "run `pip install torch==2.14.1`, install nvcc, and set CUDA_HOME to where it is")
+    endif()
+    target_include_directories(reprise::torch INTERFACE ${REPRISE_CUDA_INCLUDE} ${REPRISE_CUDA_CRT_INCLUDE})
+    # The linker would drop torch_cuda where only its registrations are used.
+    target_link_libraries(reprise::torch INTERFACE -Wl,--no-as-needed ${reprise_torch_cuda}
+      ${REPRISE_TORCH_ROOT}/lib/${CMAKE_SHARED_LIBRARY_PREFIX}c10_cuda${CMAKE_SHARED_LIBRARY_SUFFIX} ${REPRISE_CUDART} -Wl,--as-needed)
+  endif()
 endif()

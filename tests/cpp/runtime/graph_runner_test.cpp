@@ -116,6 +116,31 @@ TEST_P(GraphEngineTest, EqualsEagerBitForBit) {
   }
 }
 
+// Behind a hit the encoder layers rebuild window KV, on fewer rows from layer to layer or under a window floor.
+TEST_P(GraphEngineTest, EqualsEagerBehindPrefixCacheHits) {
+  std::mt19937 random(17);
+  const auto prompt = random_prompt(random, 120);  // longer than what exact replay and rebuild reach back
+  for (const ReplayMode replay : {ReplayMode::kBounded, ReplayMode::kExact}) {
+    for (const int64_t suffix : {1, 9}) {
+      std::vector<int32_t> longer = prompt;
+      for (const int32_t token : random_prompt(random, suffix)) longer.push_back(token);
+      EngineConfig config = graph_config(GetParam().checkpoint, replay, {});
+      config.dtype = GetParam().dtype;
+      config.enable_prefix_caching = true;
+      config.max_num_batched_tokens = 128;
+      std::vector<Generated> results;
+      for (const auto& buckets : {std::vector<int64_t>{}, {1, 2, 4, 8, 24, 128}}) {
+        config.graph_buckets = buckets;
+        const auto engine = Engine::load(data_path(GetParam().checkpoint), config);
+        run(*engine, {greedy_request(prompt, 1)});
+        results.push_back(run(*engine, {greedy_request(longer, kWindow + 1)}).front());
+        EXPECT_GT(results.back().metrics.cached_rows, 0);
+      }
+      EXPECT_TRUE(results[0] == results[1]) << "mode " << static_cast<int>(replay) << ", suffix " << suffix;
+    }
+  }
+}
+
 // The padding rows' token is 0: its embedding is NaN here, and so are the padding rows of every layer after it.
 TEST_P(GraphEngineTest, PaddingReachesNothingAlsoAsNaN) {
   const std::string source = data_path(GetParam().checkpoint);
@@ -222,6 +247,20 @@ class GraphDispatchTest : public ::testing::Test {
   // Runs rows [start, start + rows), with `kept` of them for the replay layers (0 = no plan), and returns the last
   // row's output.
   int64_t forward(int64_t start, int32_t rows, int64_t kept, bool narrows = false) {
+    if (kept == 0) return run_step(start, rows, nullptr);
+    const int64_t end = start + rows;
+    auto row_plan = std::make_shared<RowPlan>();
+    row_plan->layers.resize(static_cast<size_t>(config_.num_hidden_layers));
+    const auto cut = static_cast<size_t>(config_.num_encoder_layers() - 1);
+    for (size_t layer = cut; layer < row_plan->layers.size(); ++layer) {
+      const bool last = layer + 1 == row_plan->layers.size();
+      row_plan->layers[layer].first_computed =
+          last ? end - 1 : end - kept + (narrows ? static_cast<int64_t>(layer - cut) : 0);
+    }
+    return run_step(start, rows, row_plan);
+  }
+
+  int64_t run_step(int64_t start, int32_t rows, std::shared_ptr<const RowPlan> row_plan) {
     StepPlan plan{.num_rows = rows};
     plan.sequences.push_back({.id = 1,
                               .tokens = tokens_,
@@ -229,27 +268,15 @@ class GraphDispatchTest : public ::testing::Test {
                               .start = start,
                               .num_rows = rows,
                               .first_logits_row = rows - 1,
-                              .samples = true});
-    if (kept > 0) {
-      const int64_t end = start + rows;
-      auto row_plan = std::make_shared<RowPlan>();
-      row_plan->layers.resize(static_cast<size_t>(config_.num_hidden_layers));
-      const auto cut = static_cast<size_t>(config_.num_encoder_layers() - 1);
-      for (size_t layer = cut; layer < row_plan->layers.size(); ++layer) {
-        const bool last = layer + 1 == row_plan->layers.size();
-        row_plan->layers[layer].first_computed =
-            last ? end - 1 : end - kept + (narrows ? static_cast<int64_t>(layer - cut) : 0);
-      }
-      plan.sequences[0].row_plan = row_plan;
-    }
+                              .samples = true,
+                              .row_plan = std::move(row_plan)});
     for (int32_t page = 0; page < 25; ++page) {
       for (const CacheGroup group : {CacheGroup::kWindow, CacheGroup::kCompressed}) {
         plan.block_table_updates.push_back({.group = group, .state_slot = 0, .index = page, .page = page + 1});
       }
     }
     model_.calls.clear();
-    const StepInputs inputs = state_.prepare(plan);
-    return dispatcher_.forward(inputs).hidden_states.item<int64_t>();
+    return dispatcher_.forward(state_.prepare(plan)).hidden_states.item<int64_t>();
   }
 
   std::vector<std::pair<std::string, int64_t>> stages() const {
@@ -300,6 +327,14 @@ TEST_F(GraphDispatchTest, TrimmedStepsRunTheirKeptRowsFromAGraphOfTheirOwn) {
 TEST_F(GraphDispatchTest, TrimmedStepsWithoutAGraphRunTheirKeptRowsEagerly) {
   EXPECT_EQ(forward(0, 40, 25), 1042);
   EXPECT_EQ(stages(), (Stages{{"encoder", 40}, {"replay", 25}}));
+}
+
+TEST_F(GraphDispatchTest, AnEncoderThatReadsANarrowerWindowRunsEagerly) {
+  auto row_plan = std::make_shared<RowPlan>();
+  row_plan->layers.resize(static_cast<size_t>(config_.num_hidden_layers));
+  for (LayerRows& layer : row_plan->layers) layer.window_floor = 2;
+  EXPECT_EQ(run_step(0, 3, row_plan), 1005);
+  EXPECT_EQ(stages(), (Stages{{"encoder", 3}, {"replay", 3}}));
 }
 
 TEST_F(GraphDispatchTest, RowsThatNarrowFromLayerToLayerRunEagerly) {
