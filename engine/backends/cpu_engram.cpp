@@ -40,7 +40,8 @@ void add_gated_memory(const at::Tensor& kv, const at::Tensor& qk_weight, double 
   const int64_t streams = residual.size(1);
   const int64_t hidden = residual.size(2);
   const int64_t width = (streams + 1) * hidden;
-  REPRISE_ENSURE(kv.is_contiguous() && kv.size(1) == width, "engram memory holds a key per stream and one value");
+  REPRISE_ENSURE(kv.is_contiguous() && kv.size(0) == residual.size(0) && kv.size(1) == width,
+                 "engram memory holds a key per stream and one value for every row");
   const auto dtype = residual.scalar_type();
   const size_t size = residual.element_size();
   auto* x = static_cast<std::byte*>(residual.mutable_data_ptr());

@@ -100,15 +100,19 @@ Model::States DeepseekV41::run_encoder(const StepInputs& inputs, KvCache& cache)
   at::Tensor pre = at::zeros({residual.size(0), config_.hc_mult}, at::kFloat);
   pre.select(1, 0).fill_(1);
   size_t engram = 0;
+  std::vector<at::Tensor> engram_rows = inputs.engram_rows;
   std::optional<ScopedForwardContext> scope;
   for (int64_t layer = 0;; ++layer) {
     const auto& weights = layers_[static_cast<size_t>(layer)];
     const bool has_engram = engram < config_.engram_layer_ids.size() && config_.engram_layer_ids[engram] == layer;
-    at::Tensor x = weights.receive(residual, pre, has_engram ? inputs.engram_rows[engram] : at::Tensor(), cache);
+    at::Tensor x = weights.receive(residual, pre, has_engram ? engram_rows[engram] : at::Tensor(), cache);
     if (has_engram) ++engram;
     if (layer == first_cut_) return {residual, x};
     const KeptRows& kept = inputs.layers[static_cast<size_t>(layer)];
     keep_rows(kept.rows, residual, x);
+    if (kept.rows.defined()) {
+      for (size_t i = engram; i < engram_rows.size(); ++i) engram_rows[i] = gather_rows(engram_rows[i], kept.rows);
+    }
     if (kept.forward_context) scope.emplace(kept.forward_context);
     pre = weights.compute(residual, x, cache, buffers_);
   }
