@@ -11,6 +11,7 @@
 #include "../temporary_folder.h"
 #include "context/kv_cache.h"
 #include "engine_harness.h"
+#include "runtime/cache_sizes.h"
 
 // Prompts, engines and expectations of the tests that serve many requests at once.
 namespace reprise::testing {
@@ -88,6 +89,20 @@ inline int64_t memory_for(const std::string& checkpoint_dir, const EngineConfig&
   return window_pages * KvCache::window_page_bytes(model, config.page_size, at::kFloat) +
          compressed_pages * KvCache::compressed_page_bytes(model, config.page_size, at::kFloat) +
          config.max_num_seqs * KvCache::partial_bytes(model);
+}
+
+// Bytes for a share of what config.max_num_seqs requests of config.max_model_len tokens can use, in both groups alike,
+// and no less than one of them needs.
+inline int64_t memory_share(const std::string& checkpoint_dir, EngineConfig config, double share) {
+  const ModelConfig model = load_model_config(checkpoint_dir);
+  const int64_t least =
+      memory_for(checkpoint_dir, config, 2 + (config.max_model_len + config.page_size - 1) / config.page_size);
+  config.kv_cache_memory = int64_t{1} << 40;
+  const CacheSizes most = choose_cache_sizes(model, config, at::kFloat);
+  const int64_t pages = most.num_window_pages * KvCache::window_page_bytes(model, config.page_size, at::kFloat) +
+                        most.num_compressed_pages * KvCache::compressed_page_bytes(model, config.page_size, at::kFloat);
+  return std::max(least, static_cast<int64_t>(share * static_cast<double>(pages)) +
+                             config.max_num_seqs * KvCache::partial_bytes(model));
 }
 
 // Cached pages count as free.
