@@ -75,4 +75,4 @@ cuda-check: $(READY)
 	ctest --preset cuda -R graph_runner_test
 
 clean:
-	rm -rf build .venv python/reprise/_reprise*
+	rm -rf build .venv python/reprise/_reprise* python/reprise/bin

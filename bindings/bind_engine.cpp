@@ -176,6 +176,7 @@ void bind_config(nb::module_& m) {
       .def_rw("enable_prefix_caching", &EngineConfig::enable_prefix_caching)
       .def_rw("prefix_rebuild", &EngineConfig::prefix_rebuild)
       .def_rw("poison_cache", &EngineConfig::poison_cache)
+      .def_rw("graph_buckets", &EngineConfig::graph_buckets)
       .def_rw("engram_vocabulary", &EngineConfig::engram_vocabulary)
       .def_rw("on_load_progress", &EngineConfig::on_load_progress, nb::arg("value").none());
 }

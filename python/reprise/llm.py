@@ -81,7 +81,8 @@ class LLM:
         tokenizer: a tokenizer.json or its folder; default the model's.
         use_tqdm: show progress while loading.
         engine_options: further fields of EngineConfig: max_num_seqs, max_num_batched_tokens, max_model_len, page_size,
-            num_threads, enable_prefix_caching, prefix_rebuild ("auto", "exact", "bounded"), poison_cache, max_waiting.
+            num_threads, enable_prefix_caching, prefix_rebuild ("auto", "exact", "bounded"), poison_cache, max_waiting,
+            graph_buckets (row counts that steps run from graphs of fixed shape for; none by default).
 
     Raises ValueError that says what is wrong with the checkpoint or an option.
     """
