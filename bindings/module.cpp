@@ -10,6 +10,7 @@ NB_MODULE(_reprise, m) {
   reprise::bind_context(m);
   reprise::bind_replay(m);
   reprise::bind_engine(m);
+  reprise::bind_engine_loop(m);
   reprise::bind_step_plan(m);
   reprise::bind_model_state(m);
 }
