@@ -24,18 +24,25 @@ class PythonEngineLoop : public EngineLoop {
   }
 };
 
-// A Python callable as a callback. It is dropped on the loop's thread too. What it raises goes to sys.unraisablehook,
-// and ends the request.
-EngineLoop::OnOutput make_callback(nb::callable on_output) {
-  const auto drop = [](nb::callable* callable) {
+// A Python callable that is dropped on the loop's thread.
+struct HeldCallable {
+  explicit HeldCallable(nb::callable on_output) : callable(std::move(on_output)) {}
+  ~HeldCallable() {
     const nb::gil_scoped_acquire acquire;
-    delete callable;
-  };
-  const std::shared_ptr<nb::callable> held(new nb::callable(std::move(on_output)), drop);
-  return [held](const RequestOutput& output) {
+    callable.reset();
+  }
+  HeldCallable(const HeldCallable&) = delete;
+  HeldCallable& operator=(const HeldCallable&) = delete;
+
+  nb::callable callable;
+};
+
+// What the callable raises goes to sys.unraisablehook, and ends the request.
+EngineLoop::OnOutput make_callback(nb::callable on_output) {
+  return [held = std::make_shared<HeldCallable>(std::move(on_output))](const RequestOutput& output) {
     const nb::gil_scoped_acquire acquire;
     try {
-      (*held)(output);
+      held->callable(output);
     } catch (nb::python_error& error) {
       error.discard_as_unraisable("the output callback of a request");
       throw std::runtime_error("the output callback raised");

@@ -90,6 +90,10 @@ void run_schedule(uint64_t seed, bool prefix_caching, Coverage& coverage) {
     while (next <= num_requests && draw.chance(0.4)) submit(next++);
     if (next > 1 && draw.chance(0.03)) harness.abort(draw.from(1, next - 1));
     if (draw.chance(0.02)) harness.scheduler.plan();  // a step that failed before it ran
+    if (draw.chance(0.02)) {                          // and one that failed on its way
+      harness.scheduler.plan();
+      harness.scheduler.abandon();
+    }
     harness.step();
     ASSERT_LT(++steps, 20000) << "requests starve";
     if (::testing::Test::HasFailure()) return;
