@@ -59,7 +59,8 @@ SchedulerConfig scheduler_config(const ModelConfig& model, const EngineConfig& e
           .has_compressed_group = !model.kv_source_layer_ids.empty(),
           .enable_prefix_caching = engine.enable_prefix_caching,
           .prefix_rebuild = engine.prefix_rebuild,
-          .replay = replay};
+          .replay = replay,
+          .hash_seed = std::random_device{}() | uint64_t{std::random_device{}()} << 32};
 }
 
 }  // namespace

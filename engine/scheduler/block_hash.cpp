@@ -22,10 +22,11 @@ uint64_t finish(uint64_t x) {
 
 }  // namespace
 
-BlockHash root_hash(uint64_t salt) {
+BlockHash root_hash(uint64_t seed, uint64_t salt) {
   BlockHash hash{kHigh, kLow};
+  absorb(hash, seed);
   absorb(hash, salt);
-  return hash;
+  return {finish(hash.low), finish(hash.high)};
 }
 
 BlockHash hash_block(const BlockHash& parent, std::span<const int32_t> tokens) {

@@ -13,8 +13,9 @@ struct BlockHash {
   friend bool operator==(const BlockHash&, const BlockHash&) = default;
 };
 
-// What the first block of a request is chained to. `salt` stands for whatever else changes KV.
-BlockHash root_hash(uint64_t salt);
+// What the first block of a request is chained to. `seed` keeps whoever does not know it from making prompts whose
+// blocks collide; `salt` stands for whatever else changes KV.
+BlockHash root_hash(uint64_t seed, uint64_t salt);
 BlockHash hash_block(const BlockHash& parent, std::span<const int32_t> tokens);
 
 }  // namespace reprise

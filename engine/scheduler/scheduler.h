@@ -33,6 +33,7 @@ struct SchedulerConfig {
   bool enable_prefix_caching = false;
   PrefixRebuild prefix_rebuild = PrefixRebuild::kAuto;
   ReplayMode replay = ReplayMode::kBounded;  // what kAuto follows
+  uint64_t hash_seed = 0;                    // of the block hashes; drawn at random where prompts come from others
 };
 
 // What a step brought one scheduled sequence. A sequence that only ran part of its prompt brings neither.

@@ -48,7 +48,7 @@ void Scheduler::add(SequenceRequest request) {
     if (!trims_nothing(*plan)) sequence->prompt_plan = std::move(plan);
   }
   if (prefix_cache_) {
-    sequence->root = root_hash(request.cache_salt);
+    sequence->root = root_hash(config_.hash_seed, request.cache_salt);
     sequence->block_hashes.reserve(static_cast<size_t>(prompt_length / config_.page_size));
     hash_blocks(*sequence, prompt_length / config_.page_size);
   }

@@ -10,6 +10,8 @@
 namespace reprise {
 namespace {
 
+constexpr uint64_t kSeed = 0x1234567890ABCDEFu;
+
 std::vector<int32_t> block_of(int32_t token, size_t size = 4) { return std::vector<int32_t>(size, token); }
 
 PageRef take(PagePool& pool) {
@@ -26,8 +28,8 @@ TEST(BlockHash, DependsOnTokensTheirOrderTheirParentAndTheSalt) {
   for (uint64_t salt : {0, 1, 2}) {
     for (const auto& parent : blocks) {
       for (const auto& block : blocks) {
-        const BlockHash hash = hash_block(hash_block(root_hash(salt), parent), block);
-        EXPECT_EQ(hash, hash_block(hash_block(root_hash(salt), parent), block));
+        const BlockHash hash = hash_block(hash_block(root_hash(kSeed, salt), parent), block);
+        EXPECT_EQ(hash, hash_block(hash_block(root_hash(kSeed, salt), parent), block));
         seen.insert({hash.low, hash.high});
         ++count;
       }
@@ -37,10 +39,24 @@ TEST(BlockHash, DependsOnTokensTheirOrderTheirParentAndTheSalt) {
   EXPECT_GE(seen.size(), count * 6 * 6 / (7 * 7));
 }
 
+// Prompts that collide under one seed say nothing about another: every bit of the seed reaches both halves of every hash.
+TEST(BlockHash, EveryBitOfTheSeedChangesBothHalves) {
+  for (const auto& block : {block_of(0), block_of(1), block_of(-1)}) {
+    std::set<uint64_t> halves;
+    const auto add = [&](uint64_t seed) {
+      const BlockHash hash = hash_block(root_hash(seed, 0), block);
+      halves.insert({hash.low, hash.high});
+    };
+    add(kSeed);
+    for (int bit = 0; bit < 64; ++bit) add(kSeed ^ uint64_t{1} << bit);
+    EXPECT_EQ(halves.size(), 65u * 2);
+  }
+}
+
 TEST(PrefixCache, FindsWhatWasInsertedUntilThePoolTakesThePage) {
   PagePool pool(3);
   PrefixCache cache(pool, 4);
-  const BlockHash first = hash_block(root_hash(0), block_of(1));
+  const BlockHash first = hash_block(root_hash(kSeed, 0), block_of(1));
   const BlockHash second = hash_block(first, block_of(2));
   PageRef a = take(pool);
   PageRef b = take(pool);
@@ -50,7 +66,7 @@ TEST(PrefixCache, FindsWhatWasInsertedUntilThePoolTakesThePage) {
   EXPECT_EQ(cache.find(first, block_of(1)), page_a);
   EXPECT_EQ(cache.find(second, block_of(2)), b.page());
   EXPECT_EQ(cache.find(first, block_of(7)), kPadPage) << "the same hash with other tokens is not the block";
-  EXPECT_EQ(cache.find(hash_block(root_hash(0), block_of(2)), block_of(2)), kPadPage) << "the parent counts";
+  EXPECT_EQ(cache.find(hash_block(root_hash(kSeed, 0), block_of(2)), block_of(2)), kPadPage) << "the parent counts";
   cache.check_integrity();
 
   b.reset();
@@ -65,7 +81,7 @@ TEST(PrefixCache, FindsWhatWasInsertedUntilThePoolTakesThePage) {
 TEST(PrefixCache, ASecondCopyOfABlockIsNotIndexed) {
   PagePool pool(4);
   PrefixCache cache(pool, 4);
-  const BlockHash hash = hash_block(root_hash(0), block_of(1));
+  const BlockHash hash = hash_block(root_hash(kSeed, 0), block_of(1));
   PageRef a = take(pool);
   PageRef b = take(pool);
   cache.insert(hash, block_of(1), a.page());
@@ -87,7 +103,7 @@ TEST(PrefixCache, AgreesWithAMapUnderRandomUse) {
   std::vector<PageRef> held;
   for (int step = 0; step < 5000; ++step) {
     const auto token = static_cast<int32_t>(random() % 40);
-    const BlockHash hash = hash_block(root_hash(0), block_of(token));
+    const BlockHash hash = hash_block(root_hash(kSeed, 0), block_of(token));
     const auto known = page_of.find(token);
     ASSERT_EQ(cache.find(hash, block_of(token)), known == page_of.end() ? kPadPage : known->second);
     if (known != page_of.end()) {
