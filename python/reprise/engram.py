@@ -117,4 +117,5 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"[engram] wanted JSON in {path} but got: {error}") from error
     if not isinstance(config, dict):
         raise ValueError(f"[engram] wanted a JSON object in {path} but got {type(config).__name__}")
-    return config.get("text_config", config)
+    text_config = config.get("text_config")
+    return config if text_config is None else text_config  # null counts as absent, as in C++

@@ -109,6 +109,12 @@ def test_prepare_has_nothing_to_do_without_engram(checkpoint: Path) -> None:
     assert [file.name for file in checkpoint.iterdir()] == ["config.json"]
 
 
+def test_a_null_text_config_is_none(checkpoint: Path) -> None:
+    whole = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps(whole.pop("text_config") | {"text_config": None}))
+    assert max(checkpoint_vocabulary(checkpoint)) == 241
+
+
 def test_prepare_says_what_is_wrong_and_writes_nothing(checkpoint: Path) -> None:
     edit_config(checkpoint, engram_compressed_vocab_size=243)
     with pytest.raises(ValueError, match=r"wanted engram_compressed_vocab_size 243 but .*tokenizer\.json gives 242"):
