@@ -25,14 +25,15 @@ REPRISE_CLONES void weigh_heads(const float* dots, const float* w, int64_t count
     float lanes[kLanes] = {};
     int64_t h = 0;
     for (; h + kLanes <= heads; h += kLanes) {
-      for (int j = 0; j < kLanes; ++j) lanes[j] += w[h + j] * (row[h + j] > 0 ? row[h + j] : 0.0f);
+      for (int j = 0; j < kLanes; ++j) lanes[j] += w[h + j] * (row[h + j] < 0 ? 0.0f : row[h + j]);
     }
-    for (int j = 0; h + j < heads; ++j) lanes[j] += w[h + j] * (row[h + j] > 0 ? row[h + j] : 0.0f);
+    for (int j = 0; h + j < heads; ++j) lanes[j] += w[h + j] * (row[h + j] < 0 ? 0.0f : row[h + j]);
     for (int width = kLanes / 2; width > 0; width /= 2) {
       for (int j = 0; j < width; ++j) lanes[j] += lanes[j + width];
     }
-    // NaN has no order, and choosing the best wants one.
-    scores[c] = lanes[0] == lanes[0] ? lanes[0] : -std::numeric_limits<float>::infinity();
+    // NaN has no order, and choosing the best wants one. It counts as the best, so that a key which nobody wrote shows
+    // in the output.
+    scores[c] = lanes[0] == lanes[0] ? lanes[0] : std::numeric_limits<float>::infinity();
   }
 }
 
@@ -50,8 +51,8 @@ REPRISE_CLONES int64_t count_at_least(const uint32_t* keys, int64_t count, uint3
   return total;
 }
 
-// The `keep` best of `count` scores as ascending indices; equal scores: the lower index. `keys`, `order`: scratch [count].
-// The worst kept score is found bit by bit: 32 vectorised counts beat any partial sort.
+// The `keep` best of `count` scores as ascending indices; equal scores: the lower index. `keys`, `order`: scratch
+// [count]. The worst kept score is found bit by bit: 32 vectorised counts beat any partial sort.
 void keep_best(const float* scores, int64_t count, int64_t keep, uint32_t* keys, int32_t* order) {
   if (count <= keep) {
     std::iota(order, order + count, 0);
@@ -80,7 +81,8 @@ void write_row(const int32_t* kept, int64_t count, int64_t width, int32_t* out) 
 template <typename T>
 class SelectKernel {
  public:
-  SelectKernel(const at::Tensor& q, const at::Tensor& w, const IndexerParams& params, at::Tensor& selection, at::Tensor& candidates)
+  SelectKernel(const at::Tensor& q, const at::Tensor& w, const IndexerParams& params, at::Tensor& selection,
+               at::Tensor& candidates)
       : p_(params),
         q_(q.const_data_ptr<T>()),
         w_(w.const_data_ptr<float>()),
@@ -97,7 +99,8 @@ class SelectKernel {
     const int64_t visible = sequence < 0 ? 0 : (p_.rows.positions.const_data_ptr<int64_t>()[t] + 1) / p_.ratio;
     int32_t* positions = cpu::Scratch::get<int32_t>(0, capacity_);
     const int64_t count = list_positions(t, visible, positions);
-    const int64_t blocks = p_.candidate_block_size > 0 ? (visible + p_.candidate_block_size - 1) / p_.candidate_block_size : 0;
+    const int64_t blocks =
+        p_.candidate_block_size > 0 ? (visible + p_.candidate_block_size - 1) / p_.candidate_block_size : 0;
     const bool choose_positions = count > topk_;
     const bool choose_blocks = candidates_ != nullptr && blocks > max_blocks_;
     float* scores = cpu::Scratch::get<float>(1, capacity_);
@@ -184,7 +187,8 @@ class SelectKernel {
 };
 
 template <typename T>
-void select(const at::Tensor& q, const at::Tensor& w, const IndexerParams& params, at::Tensor& selection, at::Tensor& candidates) {
+void select(const at::Tensor& q, const at::Tensor& w, const IndexerParams& params, at::Tensor& selection,
+            at::Tensor& candidates) {
   const SelectKernel<T> kernel(q, w, params, selection, candidates);
   cpu::parallel_products(q.scalar_type(), q.size(0), 4, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) kernel.row(t);

@@ -5,6 +5,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/accumulate.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -31,7 +32,7 @@ class TensorCache::Pool : public std::enable_shared_from_this<Pool> {
 
   size_t bytes() const {
     const std::lock_guard lock(mutex_);
-    return bytes_;
+    return held_;
   }
 
  private:
@@ -48,9 +49,18 @@ class TensorCache::Pool : public std::enable_shared_from_this<Pool> {
       if (found != free_.end() && found->first <= 2 * size) {
         auto block = std::move(found->second);
         free_.erase(found);
+        in_use_ += block->size;
+        most_in_use_ = std::max(most_in_use_, in_use_);
         return block;
       }
-      bytes_ += size;
+      in_use_ += size;
+      most_in_use_ = std::max(most_in_use_, in_use_);
+      // Blocks that serve no size any more make room, the smallest first.
+      while (!free_.empty() && held_ + size > most_in_use_) {
+        held_ -= free_.begin()->first;
+        free_.erase(free_.begin());
+      }
+      held_ += size;
     }
     return std::make_shared<Block>(Block{size, c10::GetCPUAllocator()->allocate(size)});
   }
@@ -58,11 +68,14 @@ class TensorCache::Pool : public std::enable_shared_from_this<Pool> {
   void give_back(const std::shared_ptr<Block>& block) {
     const std::lock_guard lock(mutex_);
     free_.emplace(block->size, block);
+    in_use_ -= block->size;
   }
 
   mutable std::mutex mutex_;
   std::multimap<size_t, std::shared_ptr<Block>> free_;
-  size_t bytes_ = 0;
+  size_t held_ = 0;         // bytes of all blocks
+  size_t in_use_ = 0;       // of those given out
+  size_t most_in_use_ = 0;  // at any time
 };
 
 TensorCache::TensorCache() : pool_(std::make_shared<Pool>()) {}

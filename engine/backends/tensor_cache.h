@@ -7,8 +7,9 @@
 
 namespace reprise {
 
-// Keeps the memory of big CPU tensors for the next ones. The kernel zeroes each fresh page (3-5 GB/s), which costs a prefill
-// step more than a tenth of its time when every layer's results come from fresh memory. Holds what was in use at once at most.
+// Keeps the memory of big CPU tensors for the next ones. The kernel zeroes each fresh page (3-5 GB/s), which costs a
+// prefill step more than a tenth of its time when every layer's results come from fresh memory. Holds no more than was
+// in use at once.
 class TensorCache {
  public:
   TensorCache();

@@ -21,6 +21,9 @@ class ReplayDispatcher {
   ReplayDispatcher(const ModelConfig& config, Model& model, Model* graphs, std::vector<int64_t> buckets,
                    KvCache& cache);
 
+  ReplayDispatcher(const ReplayDispatcher&) = delete;  // the replay layers call back
+  ReplayDispatcher& operator=(const ReplayDispatcher&) = delete;
+
   // The same outputs bit for bit, whichever way the step runs.
   StepOutputs forward(const StepInputs& inputs);
 

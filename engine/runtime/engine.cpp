@@ -7,6 +7,7 @@
 #include <atomic>
 #include <mutex>
 #include <random>
+#include <set>
 #include <unordered_map>
 
 #include "reprise/error.h"
@@ -22,6 +23,9 @@
 namespace reprise {
 
 namespace {
+
+// Seconds; a longer timeout is none, and would overflow the clock.
+constexpr double kLongestTimeout = 1e9;
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
@@ -40,7 +44,8 @@ EngineConfig complete(EngineConfig config, const std::string& checkpoint_dir, co
   return config;
 }
 
-SchedulerConfig scheduler_config(const ModelConfig& model, const EngineConfig& engine, const CacheSizes& sizes, ReplayMode replay) {
+SchedulerConfig scheduler_config(const ModelConfig& model, const EngineConfig& engine, const CacheSizes& sizes,
+                                 ReplayMode replay) {
   int64_t max_ratio = 1;
   for (const int64_t source : model.kv_source_layer_ids) {
     max_ratio = std::max(max_ratio, model.compress_ratios[static_cast<size_t>(source)]);
@@ -82,25 +87,35 @@ class Engine::Impl {
     ReplayDecision decision = decide_replay(state.request.replay.value_or(config_.replay), model_);
     const bool every_row = sampling.prompt_logprobs || sampling.return_hidden_states;
     if (every_row && decision.mode != ReplayMode::kOff) {
-      decision = {ReplayMode::kOff, sampling.prompt_logprobs ? "prompt logprobs read every row" : "hidden states read every row"};
+      decision = {ReplayMode::kOff,
+                  sampling.prompt_logprobs ? "prompt logprobs read every row" : "hidden states read every row"};
     }
     state.replay = decision.mode;
     state.replay_reason = std::move(decision.reason);
-    if (state.request.timeout_s > 0) {
-      state.deadline = now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(state.request.timeout_s));
+    state.prompt_length = static_cast<int64_t>(state.request.prompt_token_ids.size());
+    if (state.request.timeout_s > 0 && state.request.timeout_s < kLongestTimeout) {
+      state.deadline =
+          now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(state.request.timeout_s));
     }
     const std::lock_guard lock(mutex_);
     state.seed = sampling.seed ? *sampling.seed : seeds_();
     const RequestId id = next_id_;
-    scheduler_.add({.id = id,
-                    .prompt = state.request.prompt_token_ids,
-                    .max_tokens = sampling.max_tokens,
-                    .priority = state.request.priority,
-                    .replay = state.replay,
-                    .needs_every_row = every_row,
-                    .reads_prompt_logits = sampling.prompt_logprobs.has_value()});
+    SequenceRequest sequence{.id = id,
+                             .prompt = std::move(state.request.prompt_token_ids),
+                             .max_tokens = sampling.max_tokens,
+                             .priority = state.request.priority,
+                             .replay = state.replay,
+                             .needs_every_row = every_row,
+                             .reads_prompt_logits = sampling.prompt_logprobs.has_value()};
+    const auto added = requests_.emplace(id, std::move(state)).first;
+    try {
+      if (added->second.deadline) deadlines_.emplace(*added->second.deadline, id);
+      scheduler_.add(std::move(sequence));
+    } catch (...) {
+      forget(added);
+      throw;
+    }
     ++next_id_;
-    requests_.emplace(id, std::move(state));
     return id;
   }
 
@@ -182,7 +197,8 @@ class Engine::Impl {
 
   void set_looping(bool looping) {
     const bool was_looping = looping_.exchange(looping);
-    REPRISE_REQUIRE(!looping || !was_looping, "[start] wanted an engine that no loop runs but another EngineLoop runs it");
+    REPRISE_REQUIRE(!looping || !was_looping,
+                    "[start] wanted an engine that no loop runs but another EngineLoop runs it");
   }
   bool is_looping() const { return looping_; }
 
@@ -195,7 +211,8 @@ class Engine::Impl {
   // Leaves `lock`, of mutex_, open while the model runs: requests come and end meanwhile.
   std::vector<SequenceStep> run_model(const StepPlan& plan, std::unique_lock<std::mutex>& lock) {
     std::vector<bool> hidden_rows;
-    for (const auto& sequence : plan.sequences) hidden_rows.push_back(requests_.at(sequence.id).request.sampling.return_hidden_states);
+    for (const auto& sequence : plan.sequences)
+      hidden_rows.push_back(requests_.at(sequence.id).request.sampling.return_hidden_states);
     const StepInputs inputs = runner_.prepare(plan, hidden_rows);
     lock.unlock();
     const auto begin = Clock::now();
@@ -214,11 +231,12 @@ class Engine::Impl {
 
   RequestMetrics metrics_of(RequestId id, const RequestState& state) const {
     const auto now = Clock::now();
-    RequestMetrics metrics{.time_to_first_token = state.first_token ? seconds_between(state.submitted, *state.first_token) : 0,
-                           .total_time = seconds_between(state.submitted, now),
-                           .prompt_rows = static_cast<int64_t>(state.request.prompt_token_ids.size()),
-                           .replay_mode = state.replay,
-                           .replay_reason = state.replay_reason};
+    RequestMetrics metrics{
+        .time_to_first_token = state.first_token ? seconds_between(state.submitted, *state.first_token) : 0,
+        .total_time = seconds_between(state.submitted, now),
+        .prompt_rows = state.prompt_length,
+        .replay_mode = state.replay,
+        .replay_reason = state.replay_reason};
     if (const RequestFacts* facts = scheduler_.facts(id)) {
       metrics.cached_rows = facts->cached_rows;
       metrics.encoder_rows_run = facts->encoder_rows_run;
@@ -233,24 +251,26 @@ class Engine::Impl {
   bool end_early(RequestId id, FinishReason reason) {
     const auto found = requests_.find(id);
     if (found == requests_.end()) return false;
-    scheduler_.abort(id);
     ended_.push_back({.id = id, .finished = true, .finish_reason = reason, .metrics = metrics_of(id, found->second)});
-    requests_.erase(found);
+    scheduler_.abort(id);
+    forget(found);
     return true;
   }
 
+  void forget(Requests::iterator request) {
+    if (request->second.deadline) deadlines_.erase({*request->second.deadline, request->first});
+    requests_.erase(request);
+  }
+
   void end_overdue() {
-    const auto now = Clock::now();
-    std::vector<RequestId> overdue;
-    for (const auto& [id, state] : requests_) {
-      if (state.deadline && *state.deadline <= now) overdue.push_back(id);
+    while (!deadlines_.empty() && deadlines_.begin()->first <= Clock::now()) {
+      end_early(deadlines_.begin()->second, FinishReason::kTimeout);
     }
-    std::sort(overdue.begin(), overdue.end());
-    for (const RequestId id : overdue) end_early(id, FinishReason::kTimeout);
   }
 
   // Takes what a step brought one request into its output; says whether the request is done.
-  void take_results(const ScheduledSequence& sequence, SequenceStep& step, RequestState& state, RequestOutput& output) const {
+  void take_results(const ScheduledSequence& sequence, SequenceStep& step, RequestState& state,
+                    RequestOutput& output) const {
     const auto& sampling = state.request.sampling;
     output.id = sequence.id;
     output.hidden_states = std::move(step.hidden_states);
@@ -273,8 +293,8 @@ class Engine::Impl {
       output.new_token_ids.push_back(token);
       if (sampling.logprobs) output.logprobs.push_back(std::move(step.sampled->logprobs));
       ++state.num_generated;
-      const bool is_eos = !sampling.ignore_eos && std::find(model_.eos_token_ids.begin(), model_.eos_token_ids.end(), token) !=
-                                                      model_.eos_token_ids.end();
+      const bool is_eos = !sampling.ignore_eos && std::find(model_.eos_token_ids.begin(), model_.eos_token_ids.end(),
+                                                            token) != model_.eos_token_ids.end();
       const bool is_stop = is_eos || std::find(sampling.stop_token_ids.begin(), sampling.stop_token_ids.end(), token) !=
                                          sampling.stop_token_ids.end();
       if (is_stop) {
@@ -305,17 +325,19 @@ class Engine::Impl {
       if (!output.error.empty()) {
         scheduler_.abort(sequence.id);
       } else {
-        results.push_back({.id = sequence.id,
-                           .token = output.new_token_ids.empty() ? std::nullopt : std::optional(output.new_token_ids.back()),
-                           .finished = output.finished});
+        results.push_back(
+            {.id = sequence.id,
+             .token = output.new_token_ids.empty() ? std::nullopt : std::optional(output.new_token_ids.back()),
+             .finished = output.finished});
       }
-      if (output.finished || !output.new_token_ids.empty() || !output.hidden_states.empty()) outputs.push_back(std::move(output));
+      if (output.finished || !output.new_token_ids.empty() || !output.hidden_states.empty())
+        outputs.push_back(std::move(output));
     }
     scheduler_.commit(results);
     for (size_t i = first_new; i < outputs.size(); ++i) {
       const auto found = requests_.find(outputs[i].id);
       outputs[i].metrics = metrics_of(outputs[i].id, found->second);
-      if (outputs[i].finished) requests_.erase(found);
+      if (outputs[i].finished) forget(found);
     }
     return outputs;
   }
@@ -330,7 +352,8 @@ class Engine::Impl {
   mutable std::mutex mutex_;       // guards what follows; free while the model runs
   Scheduler scheduler_;
   Requests requests_;
-  std::vector<RequestOutput> ended_;  // outside a step, not yet returned
+  std::set<std::pair<Clock::time_point, RequestId>> deadlines_;  // of the requests that have one
+  std::vector<RequestOutput> ended_;                             // outside a step, not yet returned
   RequestId next_id_ = 0;
   double step_seconds_ = 0;
   double model_seconds_ = 0;
@@ -346,12 +369,14 @@ std::unique_ptr<Engine> Engine::load(const std::string& checkpoint_dir, EngineCo
 }
 
 RequestId Engine::submit(Request request) {
-  REPRISE_REQUIRE(!impl_->is_looping(), "[submit] wanted a call of EngineLoop::submit, with a callback, while a loop runs this engine");
+  REPRISE_REQUIRE(!impl_->is_looping(),
+                  "[submit] wanted a call of EngineLoop::submit, with a callback, while a loop runs this engine");
   return submit_unchecked(std::move(request));
 }
 
 std::vector<RequestOutput> Engine::step() {
-  REPRISE_REQUIRE(!impl_->is_looping(), "[step] wanted an engine that is stepped by hand but a loop runs it; stop() the loop first");
+  REPRISE_REQUIRE(!impl_->is_looping(),
+                  "[step] wanted an engine that is stepped by hand but a loop runs it; stop() the loop first");
   return step_unchecked();
 }
 

@@ -8,8 +8,8 @@ namespace reprise {
 
 namespace {
 
-std::unique_ptr<Model> load_model(const std::string& checkpoint_dir, const ModelConfig& model, const EngineConfig& engine,
-                                  at::ScalarType dtype, std::string& notice) {
+std::unique_ptr<Model> load_model(const std::string& checkpoint_dir, const ModelConfig& model,
+                                  const EngineConfig& engine, at::ScalarType dtype, std::string& notice) {
   Checkpoint checkpoint(checkpoint_dir, engine.on_load_progress);
   notice = checkpoint.notice();
   return make_model(model,
@@ -29,7 +29,8 @@ std::unique_ptr<GraphedModel> make_graphs(const ModelConfig& config, const Engin
   if (engine.graph_buckets.empty()) return nullptr;
   return std::make_unique<GraphedModel>(
       config, model,
-      GraphOptions{.buckets = engine.graph_buckets, .max_num_seqs = engine.max_num_seqs, .poison = engine.poison_cache});
+      GraphOptions{
+          .buckets = engine.graph_buckets, .max_num_seqs = engine.max_num_seqs, .poison = engine.poison_cache});
 }
 
 // Whether a compressed page comes with the rows of a prefix-cache hit.
@@ -42,7 +43,8 @@ bool is_adopted(const StepPlan& plan, const BlockTableUpdate& update, int64_t pa
 }  // namespace
 
 ModelRunner::ModelRunner(const std::string& checkpoint_dir, const ModelConfig& model, const EngineConfig& engine)
-    : dtype_(resolve_dtype(model, engine)),
+    : poison_(engine.poison_cache),
+      dtype_(resolve_dtype(model, engine)),
       model_(load_model(checkpoint_dir, model, engine, dtype_, load_notice_)),
       sizes_(choose_cache_sizes(model, engine, dtype_)),
       cache_(model, {.page_size = engine.page_size,
@@ -56,6 +58,11 @@ ModelRunner::ModelRunner(const std::string& checkpoint_dir, const ModelConfig& m
       dispatcher_(model, *model_, graphs_.get(), engine.graph_buckets, cache_) {}
 
 StepInputs ModelRunner::prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows) {
+  if (poison_) poison_new_pages(plan);
+  return state_.prepare(plan, hidden_rows);
+}
+
+void ModelRunner::poison_new_pages(const StepPlan& plan) {
   for (const auto& update : plan.block_table_updates) {
     if (update.group == CacheGroup::kWindow) {
       cache_.poison_window_page(update.page);
@@ -63,7 +70,6 @@ StepInputs ModelRunner::prepare(const StepPlan& plan, const std::vector<bool>& h
       cache_.poison_compressed_page(update.page);
     }
   }
-  return state_.prepare(plan, hidden_rows);
 }
 
 StepOutputs ModelRunner::run(const StepInputs& inputs) {

@@ -33,6 +33,9 @@ class ModelRunner {
   at::ScalarType dtype() const { return dtype_; }
 
  private:
+  void poison_new_pages(const StepPlan& plan);
+
+  bool poison_;
   TensorCache tensors_;  // of the steps
   at::ScalarType dtype_;
   std::string load_notice_;

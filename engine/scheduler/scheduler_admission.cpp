@@ -52,8 +52,15 @@ void Scheduler::add(SequenceRequest request) {
     sequence->block_hashes.reserve(static_cast<size_t>(prompt_length / config_.page_size));
     hash_blocks(*sequence, prompt_length / config_.page_size);
   }
-  waiting_.insert(sequence.get());
-  sequences_.emplace(request.id, std::move(sequence));
+  // The owner first: when memory runs out nothing may be left pointing to the sequence.
+  Sequence* const added = sequence.get();
+  const auto owned = sequences_.emplace(request.id, std::move(sequence)).first;
+  try {
+    waiting_.insert(added);
+  } catch (...) {
+    sequences_.erase(owned);
+    throw;
+  }
 }
 
 // Admits waiting requests that are served before `limit` (null: all), in order, until one does not fit.

@@ -320,10 +320,9 @@ TEST_P(Indexer, NotANumberSelectsSomethingValid) {
       }
     }
   }
-  // A NaN score is the worst there is.
-  scene = scores_scene({0, 3, 0, 0, 1}, 4, 1, GetParam());
-  scene.w.fill_(std::numeric_limits<double>::infinity());
-  EXPECT_EQ(ints(selection_of(scene, 2)), (Ints{1, 4}));
+  // A NaN score is the best there is: position 2 wins over true scores, and its NaN shows in what attention reads.
+  scene = scores_scene({0, 3, std::numeric_limits<float>::quiet_NaN(), 0, 1}, 4, 1, GetParam());
+  EXPECT_EQ(ints(selection_of(scene, 2)), (Ints{1, 2}));
 }
 
 TEST(SelectCompressed, SaysWhatDoesNotFit) {
