@@ -1,7 +1,5 @@
 #include <ATen/Parallel.h>
 
-#include <cstring>
-
 #include "backends/norm.h"
 #include "backends/row_ops.h"
 #include "backends/tensor_cache.h"
@@ -54,55 +52,6 @@ at::Tensor cast_rows(const at::Tensor& x, at::ScalarType dtype) {
     cpu::store_row(in + begin, out + static_cast<size_t>(begin) * size, dtype, end - begin);
   });
   return y;
-}
-
-at::Tensor embed_streams(const at::Tensor& table, const at::Tensor& ids, int64_t streams) {
-  const int64_t rows = ids.size(0);
-  const int64_t hidden = table.size(1);
-  at::Tensor x = empty_tensor({rows, streams, hidden}, table.options());
-  const size_t row_bytes = static_cast<size_t>(hidden) * table.element_size();
-  const auto* in = static_cast<const std::byte*>(table.const_data_ptr());
-  auto* out = static_cast<std::byte*>(x.mutable_data_ptr());
-  const int64_t* id = ids.const_data_ptr<int64_t>();
-  at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      for (int64_t s = 0; s < streams; ++s) {
-        std::memcpy(out + static_cast<size_t>(t * streams + s) * row_bytes, in + static_cast<size_t>(id[t]) * row_bytes, row_bytes);
-      }
-    }
-  });
-  return x;
-}
-
-at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& rows) {
-  REPRISE_ENSURE(x.is_contiguous(), "gather_rows takes dense rows");
-  const int64_t count = rows.size(0);
-  auto sizes = x.sizes().vec();
-  sizes[0] = count;
-  at::Tensor y = empty_tensor(sizes, x.options());
-  if (count == 0) return y;
-  const size_t row_bytes = static_cast<size_t>(y.numel() / count) * x.element_size();
-  const auto* in = static_cast<const std::byte*>(x.const_data_ptr());
-  auto* out = static_cast<std::byte*>(y.mutable_data_ptr());
-  const int64_t* row = rows.const_data_ptr<int64_t>();
-  at::parallel_for(0, count, 64, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      std::memcpy(out + static_cast<size_t>(t) * row_bytes, in + static_cast<size_t>(row[t]) * row_bytes, row_bytes);
-    }
-  });
-  return y;
-}
-
-void compact_rows(const at::Tensor& x, const at::Tensor& rows) {
-  REPRISE_ENSURE(x.is_contiguous(), "compact_rows takes dense rows");
-  if (x.size(0) == 0) return;
-  const size_t row_bytes = x.nbytes() / static_cast<size_t>(x.size(0));
-  auto* data = static_cast<std::byte*>(x.mutable_data_ptr());
-  const int64_t* row = rows.const_data_ptr<int64_t>();
-  // Ascending rows never overwrite what a later one reads.
-  for (int64_t i = 0; i < rows.size(0); ++i) {
-    if (row[i] != i) std::memcpy(data + static_cast<size_t>(i) * row_bytes, data + static_cast<size_t>(row[i]) * row_bytes, row_bytes);
-  }
 }
 
 }  // namespace reprise

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "backends/norm.h"
+#include "backends/rows.h"
 #include "layers/engram_hash.h"
 #include "layers/linear.h"
 #include "reprise/error.h"

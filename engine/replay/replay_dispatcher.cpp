@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "backends/norm.h"
+#include "backends/rows.h"
 #include "reprise/error.h"
 
 namespace reprise {

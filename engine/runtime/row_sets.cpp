@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "backends/norm.h"
+#include "backends/rows.h"
 #include "backends/rope.h"
 #include "reprise/error.h"
 

@@ -1,4 +1,5 @@
 #include "backends/norm.h"
+#include "backends/rows.h"
 
 #include <gtest/gtest.h>
 
