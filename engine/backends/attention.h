@@ -28,19 +28,20 @@ struct RopeAngles {
 };
 
 struct AttentionParams {
-  int64_t num_heads = 0;     // N
-  int64_t head_dim = 0;      // D
+  int64_t num_heads = 0;  // N
+  int64_t head_dim = 0;   // D
   RowPlaces rows;
   at::Tensor window_starts;  // [T] int64: first position whose window KV the row may read
   PagedCells window;
-  PagedCells compressed;     // cells undefined: window attention only
-  at::Tensor selection;      // [T, top-k] int32 compressed positions, ascending, -1 behind the last
-  at::Tensor sink;           // [N] float32: extra logit in the denominator
-  RopeAngles rope;           // of the query's position
+  PagedCells compressed;  // cells undefined: window attention only
+  at::Tensor selection;   // [T, top-k] int32 compressed positions, ascending, -1 behind the last
+  at::Tensor sink;        // [N] float32: extra logit in the denominator
+  RopeAngles rope;        // of the query's position
 };
 
-// Attention of each row over its window keys and its selected compressed keys, scale D^-0.5, one latent per key as key and
-// value. q [T, N * D] without rotation; returns [T, N * D] in q's dtype, rotated back. Reads no cell beyond these keys.
+// Attention of each row over its window keys and its selected compressed keys, scale D^-0.5, one latent per key as key
+// and value. q [T, N * D] without rotation; returns [T, N * D] in q's dtype, rotated back. Reads no cell beyond these
+// keys.
 at::Tensor window_sparse_attention(const at::Tensor& q, const AttentionParams& params);
 
 }  // namespace reprise

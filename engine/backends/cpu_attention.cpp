@@ -17,9 +17,10 @@ namespace {
 // Key counts are rounded up to it with zero keys of probability zero; how many keys a row has is the row's own fact.
 constexpr int64_t kKeyBlock = 32;
 
-// scores [keys, heads] -> exp(score * scale - max) per head, zero behind `count`; inverse_sums [heads] include the sink.
-REPRISE_CLONES void softmax_columns(float* scores, int64_t count, int64_t padded, int64_t heads, float scale, const float* sink,
-                                    float* tops, float* inverse_sums) {
+// scores [keys, heads] -> exp(score * scale - max) per head, zero behind `count`; inverse_sums [heads] include the
+// sink.
+REPRISE_CLONES void softmax_columns(float* scores, int64_t count, int64_t padded, int64_t heads, float scale,
+                                    const float* sink, float* tops, float* inverse_sums) {
   for (int64_t h = 0; h < heads; ++h) tops[h] = sink[h];
   for (int64_t k = 0; k < count; ++k) {
     float* row = scores + k * heads;
@@ -46,7 +47,8 @@ REPRISE_CLONES void interleave(const uint16_t* a, const uint16_t* b, uint32_t* o
 }
 
 const std::byte* cell_of(const PagedCells& cache, int32_t slot, int64_t c, size_t cell_bytes) {
-  const int32_t page = cache.block_table.const_data_ptr<int32_t>()[slot * cache.block_table.size(1) + c / cache.cells_per_page];
+  const int32_t page =
+      cache.block_table.const_data_ptr<int32_t>()[slot * cache.block_table.size(1) + c / cache.cells_per_page];
   return static_cast<const std::byte*>(cache.cells.const_data_ptr()) +
          static_cast<size_t>(page * cache.cells_per_page + c % cache.cells_per_page) * cell_bytes;
 }
@@ -78,7 +80,9 @@ void query_operand(const float* q, int64_t heads, int64_t dim, c10::BFloat16* ou
 }
 
 // The left operand P [heads, keys] from scores [keys, heads].
-void weight_operand(const float* scores, int64_t keys, int64_t heads, float* out) { transpose(scores, keys, heads, out); }
+void weight_operand(const float* scores, int64_t keys, int64_t heads, float* out) {
+  transpose(scores, keys, heads, out);
+}
 
 void weight_operand(const float* scores, int64_t keys, int64_t heads, c10::BFloat16* out) {
   auto* rounded = cpu::Scratch::get<uint16_t>(7, keys * heads);
@@ -150,11 +154,12 @@ class AttentionKernel {
     cpu::block_product(path_, padded, heads_, dim_, keys, dim_, query, heads_, scores, heads_);
     float* tops = cpu::Scratch::get<float>(4, 2 * heads_);
     float* inverse_sums = tops + heads_;
-    softmax_columns(scores, count, padded, heads_, 1.0f / std::sqrt(static_cast<float>(dim_)), p_.sink.const_data_ptr<float>(),
-                    tops, inverse_sums);
+    softmax_columns(scores, count, padded, heads_, 1.0f / std::sqrt(static_cast<float>(dim_)),
+                    p_.sink.const_data_ptr<float>(), tops, inverse_sums);
     T* weights = cpu::Scratch::get<T>(6, heads_ * padded);
     weight_operand(scores, padded, heads_, weights);
-    cpu::block_product(path_, heads_, dim_, padded, weights, padded, value_operand(keys, padded, dim_), dim_, wide, dim_);
+    cpu::block_product(path_, heads_, dim_, padded, weights, padded, value_operand(keys, padded, dim_), dim_, wide,
+                       dim_);
     for (int64_t h = 0; h < heads_; ++h) {
       float* head = wide + h * dim_;
       cpu::scale(inverse_sums[h], head, head, dim_);

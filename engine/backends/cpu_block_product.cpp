@@ -43,7 +43,8 @@ inline __attribute__((always_inline)) float widen(uint32_t bits) {
   return value;
 }
 
-REPRISE_CLONES void plain_row_interleaved(int64_t n, int64_t k, const float* a, const uint32_t* pairs, int64_t ldb, float* c) {
+REPRISE_CLONES void plain_row_interleaved(int64_t n, int64_t k, const float* a, const uint32_t* pairs, int64_t ldb,
+                                          float* c) {
   for (int64_t j = 0; j < n; ++j) c[j] = 0;
   for (int64_t i = 0; i < k / 2; ++i) {
     for (int64_t j = 0; j < n; ++j) {
@@ -62,8 +63,8 @@ ProductPath product_path(c10::ScalarType dtype) {
   return (dtype == c10::ScalarType::Float ? float32 : bfloat16) ? ProductPath::kBrgemm : ProductPath::kPlain;
 }
 
-void block_product(ProductPath path, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t ldb,
-                   float* c, int64_t ldc) {
+void block_product(ProductPath path, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b,
+                   int64_t ldb, float* c, int64_t ldc) {
   if (path == ProductPath::kBrgemm) {
     at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, false, a, b, c, false);
     return;
@@ -90,12 +91,14 @@ ProductScope::~ProductScope() {
   }
 }
 
-void parallel_products(c10::ScalarType dtype, int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+void parallel_products(c10::ScalarType dtype, int64_t count, int64_t grain,
+                       const std::function<void(int64_t, int64_t)>& body) {
   const int64_t pieces = (count + grain - 1) / grain;
   std::atomic<int64_t> next{0};
   at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), pieces), 1, [&](int64_t, int64_t) {
     const ProductScope scope(dtype);
-    for (int64_t piece = next++; piece < pieces; piece = next++) body(piece * grain, std::min((piece + 1) * grain, count));
+    for (int64_t piece = next++; piece < pieces; piece = next++)
+      body(piece * grain, std::min((piece + 1) * grain, count));
   });
 }
 

@@ -32,7 +32,8 @@ REPRISE_CLONES void round_row(float* row, int64_t n, CacheFormat format) {
 void write_cells(const at::Tensor& x, const at::Tensor& weight, double eps, const RopeAngles& rope, CacheFormat format,
                  const at::Tensor& slots, at::Tensor& cells) {
   const int64_t n = x.size(1);
-  REPRISE_ENSURE(x.is_contiguous() && cells.size(1) == n && slots.size(0) == x.size(0), "one slot and one cell's width per row");
+  REPRISE_ENSURE(x.is_contiguous() && cells.size(1) == n && slots.size(0) == x.size(0),
+                 "one slot and one cell's width per row");
   const size_t x_bytes = static_cast<size_t>(n) * x.element_size();
   const size_t cell_bytes = static_cast<size_t>(n) * cells.element_size();
   const auto x_dtype = x.scalar_type();

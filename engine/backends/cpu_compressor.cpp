@@ -13,8 +13,8 @@ namespace reprise {
 namespace {
 
 // gates and values: `ratio` rows of n channels each.
-REPRISE_CLONES void weigh_group(const float* const* values, const float* const* gates, int64_t ratio, float* tops, float* sums,
-                                float* out, int64_t n) {
+REPRISE_CLONES void weigh_group(const float* const* values, const float* const* gates, int64_t ratio, float* tops,
+                                float* sums, float* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) tops[i] = gates[0][i];
   for (int64_t j = 1; j < ratio; ++j) {
     for (int64_t i = 0; i < n; ++i) tops[i] = gates[j][i] > tops[i] ? gates[j][i] : tops[i];
@@ -32,7 +32,8 @@ REPRISE_CLONES void weigh_group(const float* const* values, const float* const* 
 
 }  // namespace
 
-void compress_groups(const at::Tensor& v, const at::Tensor& g, const CompressParams& params, at::Tensor& partial, at::Tensor& out) {
+void compress_groups(const at::Tensor& v, const at::Tensor& g, const CompressParams& params, at::Tensor& partial,
+                     at::Tensor& out) {
   const int64_t ratio = params.ratio;
   const int64_t n = v.size(1);
   REPRISE_ENSURE(v.is_contiguous() && g.is_contiguous() && partial.size(1) == ratio && partial.size(3) == n,

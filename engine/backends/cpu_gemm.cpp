@@ -26,8 +26,8 @@ void pack_block(const T* weight, int64_t in, int64_t width, T* packed) {
   }
 }
 
-void block_product_of(const PackedWeight& weight, int64_t block, int64_t rows, const void* a, int64_t lda, float* c, int64_t ldc,
-                      cpu::ProductPath path) {
+void block_product_of(const PackedWeight& weight, int64_t block, int64_t rows, const void* a, int64_t lda, float* c,
+                      int64_t ldc, cpu::ProductPath path) {
   const int64_t width = weight.block_width(block);
   const int64_t in = weight.in_features();
   if (weight.dtype() == at::kFloat) {
@@ -42,15 +42,18 @@ void block_product_of(const PackedWeight& weight, int64_t block, int64_t rows, c
 }  // namespace
 
 PackedWeight::PackedWeight(const at::Tensor& weight) : out_(weight.size(0)), in_(weight.size(1)) {
-  REPRISE_ENSURE(weight.is_contiguous() && (weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kBFloat16),
-                 "a packed weight is dense float32 or bfloat16");
-  REPRISE_ENSURE(weight.scalar_type() == at::kFloat || in_ % 2 == 0, "bfloat16 products want an even inner size, got ", in_);
+  REPRISE_ENSURE(
+      weight.is_contiguous() && (weight.scalar_type() == at::kFloat || weight.scalar_type() == at::kBFloat16),
+      "a packed weight is dense float32 or bfloat16");
+  REPRISE_ENSURE(weight.scalar_type() == at::kFloat || in_ % 2 == 0, "bfloat16 products want an even inner size, got ",
+                 in_);
   packed_ = at::empty({out_ * in_}, weight.options());
   at::parallel_for(0, num_blocks(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t offset = block * kBlock * in_;
       if (dtype() == at::kFloat) {
-        pack_block(weight.const_data_ptr<float>() + offset, in_, block_width(block), packed_.mutable_data_ptr<float>() + offset);
+        pack_block(weight.const_data_ptr<float>() + offset, in_, block_width(block),
+                   packed_.mutable_data_ptr<float>() + offset);
       } else {
         pack_block(weight.const_data_ptr<c10::BFloat16>() + offset, in_, block_width(block),
                    packed_.mutable_data_ptr<c10::BFloat16>() + offset);
@@ -66,8 +69,9 @@ const void* PackedWeight::block_data(int64_t block) const {
 
 void linear_out(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& y) {
   const int64_t rows = x.size(0);
-  REPRISE_ENSURE(x.dim() == 2 && x.size(1) == weight.in_features() && x.scalar_type() == weight.dtype() && x.stride(1) == 1,
-                 "linear takes rows of ", weight.in_features(), " dense values in the weight's dtype");
+  REPRISE_ENSURE(
+      x.dim() == 2 && x.size(1) == weight.in_features() && x.scalar_type() == weight.dtype() && x.stride(1) == 1,
+      "linear takes rows of ", weight.in_features(), " dense values in the weight's dtype");
   REPRISE_ENSURE(y.dim() == 2 && y.size(0) == rows && y.size(1) == weight.out_features() && y.stride(1) == 1,
                  "linear writes rows of ", weight.out_features(), " dense values");
   const int64_t row_blocks = (rows + kRowBlock - 1) / kRowBlock;

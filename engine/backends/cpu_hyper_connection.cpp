@@ -88,7 +88,8 @@ StreamMix stream_mix(const at::Tensor& residual, const StreamMixParams& params) 
       const int64_t count = std::min(kRowBlock, rows - first);
       float* wide = cpu::Scratch::get<float>(0, kRowBlock * width);
       float* logits = cpu::Scratch::get<float>(1, kRowBlock * outputs);
-      for (int64_t r = 0; r < count; ++r) cpu::load_row(x + static_cast<size_t>(first + r) * row_bytes, dtype, wide + r * width, width);
+      for (int64_t r = 0; r < count; ++r)
+        cpu::load_row(x + static_cast<size_t>(first + r) * row_bytes, dtype, wide + r * width, width);
       cpu::packed_product(*params.fn, count, wide, width, logits, outputs, path);
       for (int64_t r = 0; r < count; ++r) {
         float* row = logits + r * outputs;
@@ -98,8 +99,8 @@ StreamMix stream_mix(const at::Tensor& residual, const StreamMixParams& params) 
           row[o] = std::fma(row[o] * inverse, scale[o < streams ? 0 : (o < 2 * streams ? 1 : 2)], base[o]);
         }
         const int64_t t = first + r;
-        mix_row(row, streams, params.sinkhorn_iters, static_cast<float>(params.hc_eps), pre + t * streams, post + t * streams,
-                comb + t * streams * streams);
+        mix_row(row, streams, params.sinkhorn_iters, static_cast<float>(params.hc_eps), pre + t * streams,
+                post + t * streams, comb + t * streams * streams);
       }
     }
   });

@@ -62,7 +62,8 @@ Grouping group_by_expert(const at::Tensor& experts, int64_t num_experts) {
 ExpertRoutes route_experts(const at::Tensor& logits, const at::Tensor& bias, int64_t k, double scale) {
   const int64_t rows = logits.size(0);
   const int64_t num_experts = logits.size(1);
-  ExpertRoutes routes{empty_tensor({rows, k}, logits.options().dtype(at::kInt)), empty_tensor({rows, k}, logits.options())};
+  ExpertRoutes routes{empty_tensor({rows, k}, logits.options().dtype(at::kInt)),
+                      empty_tensor({rows, k}, logits.options())};
   const float* in = logits.const_data_ptr<float>();
   const float* b = bias.const_data_ptr<float>();
   int32_t* ids = routes.experts.mutable_data_ptr<int32_t>();
@@ -121,7 +122,8 @@ at::Tensor mixture_of_experts(const at::Tensor& x, const ExpertRoutes& routes, c
         auto* gathered = cpu::Scratch::get<std::byte>(0, static_cast<int64_t>(size) * block.count * hidden);
         const size_t row_bytes = static_cast<size_t>(hidden) * size;
         for (int64_t r = 0; r < block.count; ++r) {
-          std::memcpy(gathered + static_cast<size_t>(r) * row_bytes, in + static_cast<size_t>(pairs[r] / k) * row_bytes, row_bytes);
+          std::memcpy(gathered + static_cast<size_t>(r) * row_bytes, in + static_cast<size_t>(pairs[r] / k) * row_bytes,
+                      row_bytes);
         }
         a = gathered;
       }
@@ -138,7 +140,8 @@ at::Tensor mixture_of_experts(const at::Tensor& x, const ExpertRoutes& routes, c
       }
       float* result = cpu::Scratch::get<float>(4, block.count * hidden);
       cpu::packed_product(w.w2, block.count, h, inner, result, hidden, path);
-      for (int64_t r = 0; r < block.count; ++r) cpu::scale(weights[pairs[r]], result + r * hidden, out + pairs[r] * hidden, hidden);
+      for (int64_t r = 0; r < block.count; ++r)
+        cpu::scale(weights[pairs[r]], result + r * hidden, out + pairs[r] * hidden, hidden);
     }
   });
 

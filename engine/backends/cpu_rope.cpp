@@ -21,7 +21,8 @@ std::vector<float> rope_frequencies(int64_t rope_dim, double theta, const YarnPa
   const double high = scaled ? std::min(std::ceil(pair_of(yarn.beta_slow)), dim - 1) : 0;
   for (size_t j = 0; j < frequencies.size(); ++j) {
     const auto plain = static_cast<float>(1.0 / std::pow(theta, 2 * static_cast<double>(j) / dim));
-    const auto ramp = static_cast<float>(std::clamp((static_cast<double>(j) - low) / std::max(high - low, 1e-3), 0.0, 1.0));
+    const auto ramp =
+        static_cast<float>(std::clamp((static_cast<double>(j) - low) / std::max(high - low, 1e-3), 0.0, 1.0));
     frequencies[j] = scaled ? plain / static_cast<float>(yarn.factor) * ramp + plain * (1.0f - ramp) : plain;
   }
   return frequencies;

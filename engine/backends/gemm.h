@@ -9,8 +9,8 @@
 namespace reprise {
 
 // A linear layer's weight [out_features, in_features], stored for products on its device. On the CPU: column blocks of
-// kBlock outputs, each [in_features, kBlock] (bfloat16: rows interleaved by pairs), so that a row's result never depends on how
-// many rows a product has.
+// kBlock outputs, each [in_features, kBlock] (bfloat16: rows interleaved by pairs), so that a row's result never
+// depends on how many rows a product has.
 class PackedWeight {
  public:
   static constexpr int64_t kBlock = 128;

@@ -30,7 +30,8 @@ StreamMix stream_mix(const at::Tensor& residual, const StreamMixParams& params);
 // x = rmsnorm(cast(sum_s pre[t, s] residual[t, s, :])) [T, H] in the residual's dtype; `weight` float32 [H].
 at::Tensor collapse_and_norm(const at::Tensor& residual, const at::Tensor& pre, const at::Tensor& weight, double eps);
 
-// residual[t, o, :] = post[t, o] y[t, :] + sum_i comb[t, i, o] residual[t, i, :], in place; y [T, H] float32 or the residual's dtype.
+// residual[t, o, :] = post[t, o] y[t, :] + sum_i comb[t, i, o] residual[t, i, :], in place; y [T, H] float32 or the
+// residual's dtype.
 void expand_streams(const at::Tensor& y, const StreamMix& mix, at::Tensor& residual);
 
 }  // namespace reprise

@@ -22,11 +22,12 @@ struct ExpertRoutes {
   at::Tensor weights;
 };
 
-// The `k` best experts of each row by sqrt(softplus(logit)) + bias, equal scores: the lower id; weight = its share of the
-// chosen sqrt(softplus(logit)) times `scale`. logits [T, E] float32, bias [E] float32.
+// The `k` best experts of each row by sqrt(softplus(logit)) + bias, equal scores: the lower id; weight = its share of
+// the chosen sqrt(softplus(logit)) times `scale`. logits [T, E] float32, bias [E] float32.
 ExpertRoutes route_experts(const at::Tensor& logits, const at::Tensor& bias, int64_t k, double scale);
 
-// y[t] = shared(x[t]) + sum over the row's experts, ids ascending, of weight * expert(x[t]); sums in float32, y in x's dtype.
+// y[t] = shared(x[t]) + sum over the row's experts, ids ascending, of weight * expert(x[t]); sums in float32, y in x's
+// dtype.
 at::Tensor mixture_of_experts(const at::Tensor& x, const ExpertRoutes& routes, const std::vector<GatedWeights>& experts,
                               const GatedWeights& shared, double swiglu_limit);
 

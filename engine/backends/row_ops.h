@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-// Row kernels on float rows. A row's result depends on that row alone: reductions run over 16 fixed lanes that are added in
-// one fixed order, so that batching and chunking cannot change a bit.
+// Row kernels on float rows. A row's result depends on that row alone: reductions run over 16 fixed lanes that are
+// added in one fixed order, so that batching and chunking cannot change a bit.
 namespace reprise::cpu {
 
 // Widens n values of float32 or bfloat16 to float.

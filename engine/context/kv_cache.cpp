@@ -39,7 +39,8 @@ KvCache::KvCache(const ModelConfig& model, const KvCacheConfig& config) : config
   for (const int64_t source : model.kv_source_layer_ids) {
     const auto layer = static_cast<size_t>(source);
     const int64_t ratio = model.compress_ratios[layer];
-    REPRISE_ENSURE(config.page_size % ratio == 0, "a page of ", config.page_size, " tokens holds whole groups of ", ratio);
+    REPRISE_ENSURE(config.page_size % ratio == 0, "a page of ", config.page_size, " tokens holds whole groups of ",
+                   ratio);
     const int64_t cells = config.num_compressed_pages * (config.page_size / ratio);
     compressed_[layer] = make({cells, model.head_dim}, config.dtype);
     index_keys_[layer] = make({cells, model.index_head_dim}, config.dtype);

@@ -15,11 +15,11 @@ struct KvCacheConfig {
   int64_t num_compressed_pages = 0;  // pad page included; 0 when no layer publishes
   int64_t max_num_seqs = 0;
   at::ScalarType dtype{};
-  bool poison = false;               // fill all cells with NaN
+  bool poison = false;  // fill all cells with NaN
 };
 
-// The tensors behind the pages: window KV per layer, compressed KV and index keys per KV source, and the partial groups of the
-// sources that compress. Cell 0 of each is the pad cell.
+// The tensors behind the pages: window KV per layer, compressed KV and index keys per KV source, and the partial groups
+// of the sources that compress. Cell 0 of each is the pad cell.
 class KvCache {
  public:
   KvCache(const ModelConfig& model, const KvCacheConfig& config);

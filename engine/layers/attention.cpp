@@ -13,7 +13,9 @@ namespace reprise {
 
 namespace {
 
-bool contains(const std::vector<int64_t>& ids, int64_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+bool contains(const std::vector<int64_t>& ids, int64_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
 
 }  // namespace
 
@@ -37,15 +39,17 @@ Attention::Attention(const ModelConfig& config, int64_t layer, const std::string
   const at::Tensor wo_a = weights.take(prefix + ".wo_a.weight", {groups * config.o_lora_rank, group_width}, dtype);
   for (int64_t g = 0; g < groups; ++g) wo_a_.emplace_back(wo_a.narrow(0, g * config.o_lora_rank, config.o_lora_rank));
   wo_b_ = take_linear(weights, prefix + ".wo_b.weight", config.hidden_size, groups * config.o_lora_rank, dtype);
-  if (contains(config.kv_source_layer_ids, layer)) compressor_.emplace(config, layer, prefix, weights, dtype, cache_rounding);
-  if (contains(config.index_source_layer_ids, layer)) indexer_.emplace(config, layer, prefix, weights, dtype, cache_rounding);
+  if (contains(config.kv_source_layer_ids, layer))
+    compressor_.emplace(config, layer, prefix, weights, dtype, cache_rounding);
+  if (contains(config.index_source_layer_ids, layer))
+    indexer_.emplace(config, layer, prefix, weights, dtype, cache_rounding);
 }
 
 void Attention::publish(const at::Tensor& x, KvCache& cache) const {
   const auto& attention = get_forward_context().attention;
   const auto& rope = kv_source_ >= 0 ? attention.compressed_rope : attention.window_rope;
-  write_cells(linear(x, wkv_, at::kFloat), kv_norm_, eps_, {rope.cos, rope.sin}, rounding_ ? CacheFormat::kFp8 : CacheFormat::kNone,
-              attention.window_slots, cache.window(layer_));
+  write_cells(linear(x, wkv_, at::kFloat), kv_norm_, eps_, {rope.cos, rope.sin},
+              rounding_ ? CacheFormat::kFp8 : CacheFormat::kNone, attention.window_slots, cache.window(layer_));
   if (compressor_) compressor_->publish(x, cache);
 }
 

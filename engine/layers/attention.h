@@ -16,12 +16,12 @@
 
 namespace reprise {
 
-// CSA2 attention of one layer, in two halves: what it writes for every row it receives, and what it computes for the rows that
-// are kept. Both read the current forward context.
+// CSA2 attention of one layer, in two halves: what it writes for every row it receives, and what it computes for the
+// rows that are kept. Both read the current forward context.
 class Attention {
  public:
-  Attention(const ModelConfig& config, int64_t layer, const std::string& prefix, WeightSource& weights, at::ScalarType dtype,
-            bool cache_rounding);
+  Attention(const ModelConfig& config, int64_t layer, const std::string& prefix, WeightSource& weights,
+            at::ScalarType dtype, bool cache_rounding);
 
   // x [T, H] (normed): writes window KV and, at a KV source, compressed KV and index keys.
   void publish(const at::Tensor& x, KvCache& cache) const;

@@ -18,12 +18,14 @@ Compressor::Compressor(const ModelConfig& config, int64_t layer, const std::stri
       dtype_(dtype),
       kv_format_(cache_rounding ? CacheFormat::kNvfp4 : CacheFormat::kNone),
       key_format_(cache_rounding ? CacheFormat::kMxfp4 : CacheFormat::kNone),
-      wkv_(take_linear(weights, attn_prefix + ".compressor.wkv.weight", config.head_dim, config.hidden_size, at::kFloat)),
+      wkv_(take_linear(weights, attn_prefix + ".compressor.wkv.weight", config.head_dim, config.hidden_size,
+                       at::kFloat)),
       norm_(weights.take(attn_prefix + ".compressor.norm.weight", {config.head_dim}, at::kFloat)),
       wk_(take_linear(weights, attn_prefix + ".indexer.wk.weight", config.index_head_dim, config.head_dim, dtype)),
       k_norm_(weights.take(attn_prefix + ".indexer.k_norm.weight", {config.index_head_dim}, at::kFloat)) {
   if (ratio_ > 1) {
-    wgate_ = take_linear(weights, attn_prefix + ".compressor.wgate.weight", config.head_dim, config.hidden_size, at::kFloat);
+    wgate_ =
+        take_linear(weights, attn_prefix + ".compressor.wgate.weight", config.head_dim, config.hidden_size, at::kFloat);
   }
 }
 
@@ -47,7 +49,8 @@ void Compressor::publish(const at::Tensor& x, KvCache& cache) const {
                     cache.partial(layer_), groups);
     v = groups;
   }
-  // Rows that complete no group hold arbitrary values from here on; their slot is the pad slot, which write_cells skips.
+  // Rows that complete no group hold arbitrary values from here on; their slot is the pad slot, which write_cells
+  // skips.
   const at::Tensor latent = rms_norm(v, norm_, eps_);
   write_cells(latent, {}, eps_, rope, kv_format_, rows->slots, cache.compressed(layer_));
   const at::Tensor keys = linear(cast_rows(latent, dtype_), wk_, at::kFloat);

@@ -16,8 +16,8 @@ namespace reprise {
 // Publishes a KV source's compressed KV and index keys: attn.compressor.* and attn.indexer.{wk, k_norm}.
 class Compressor {
  public:
-  Compressor(const ModelConfig& config, int64_t layer, const std::string& attn_prefix, WeightSource& weights, at::ScalarType dtype,
-             bool cache_rounding);
+  Compressor(const ModelConfig& config, int64_t layer, const std::string& attn_prefix, WeightSource& weights,
+             at::ScalarType dtype, bool cache_rounding);
 
   // x [T, H] (normed): writes the groups that the context's rows complete, keeps the trailing incomplete ones.
   void publish(const at::Tensor& x, KvCache& cache) const;

@@ -14,7 +14,8 @@ namespace reprise {
 class Engram {
  public:
   // `table_rows`: rows of the embedding table, the sum of the layer's primes.
-  Engram(const ModelConfig& config, const std::string& prefix, int64_t table_rows, WeightSource& weights, at::ScalarType dtype);
+  Engram(const ModelConfig& config, const std::string& prefix, int64_t table_rows, WeightSource& weights,
+         at::ScalarType dtype);
 
   // rows [T, tables] int64 of the embedding table; residual [T, S, H] in place.
   void forward(const at::Tensor& rows, at::Tensor& residual) const;

@@ -21,8 +21,10 @@ Indexer::Indexer(const ModelConfig& config, int64_t layer, const std::string& at
       makes_candidates_(layer == config.candidate_source_layer_id),
       reads_candidates_(config.candidate_source_layer_id >= 0 && layer > config.candidate_source_layer_id),
       rounding_(cache_rounding),
-      wq_b_(take_linear(weights, attn_prefix + ".indexer.wq_b.weight", num_heads_ * head_dim_, config.q_lora_rank, dtype)),
-      weights_proj_(take_linear(weights, attn_prefix + ".indexer.weights_proj.weight", num_heads_, config.hidden_size, dtype)) {}
+      wq_b_(take_linear(weights, attn_prefix + ".indexer.wq_b.weight", num_heads_ * head_dim_, config.q_lora_rank,
+                        dtype)),
+      weights_proj_(
+          take_linear(weights, attn_prefix + ".indexer.weights_proj.weight", num_heads_, config.hidden_size, dtype)) {}
 
 void Indexer::select(const at::Tensor& x, const at::Tensor& query_latent, KvCache& cache, RowBuffers& buffers) const {
   const auto& attention = get_forward_context().attention;
@@ -32,7 +34,8 @@ void Indexer::select(const at::Tensor& x, const at::Tensor& query_latent, KvCach
   at::Tensor w = linear(x, weights_proj_, at::kFloat);
   w.mul_(1.0 / std::sqrt(static_cast<double>(head_dim_) * static_cast<double>(num_heads_)));
   const int64_t rows = x.size(0);
-  const at::Tensor candidates = makes_candidates_ || reads_candidates_ ? buffers.candidates.narrow(0, 0, rows) : at::Tensor();
+  const at::Tensor candidates =
+      makes_candidates_ || reads_candidates_ ? buffers.candidates.narrow(0, 0, rows) : at::Tensor();
   select_compressed(q, w,
                     {.num_heads = num_heads_,
                      .head_dim = head_dim_,

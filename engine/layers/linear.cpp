@@ -2,7 +2,8 @@
 
 namespace reprise {
 
-PackedWeight take_linear(WeightSource& weights, const std::string& name, int64_t out, int64_t in, at::ScalarType dtype) {
+PackedWeight take_linear(WeightSource& weights, const std::string& name, int64_t out, int64_t in,
+                         at::ScalarType dtype) {
   return PackedWeight(weights.take(name, {out, in}, dtype));
 }
 

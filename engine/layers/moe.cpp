@@ -8,7 +8,8 @@ namespace reprise {
 
 namespace {
 
-GatedWeights take_expert(const ModelConfig& config, const std::string& prefix, WeightSource& weights, at::ScalarType dtype) {
+GatedWeights take_expert(const ModelConfig& config, const std::string& prefix, WeightSource& weights,
+                         at::ScalarType dtype) {
   const int64_t inner = config.moe_intermediate_size;
   return {.w1 = take_linear(weights, prefix + ".w1.weight", inner, config.hidden_size, dtype),
           .w2 = take_linear(weights, prefix + ".w2.weight", config.hidden_size, inner, dtype),
@@ -33,7 +34,8 @@ MixtureOfExperts::MixtureOfExperts(const ModelConfig& config, const std::string&
 
 at::Tensor MixtureOfExperts::forward(const at::Tensor& x) const {
   const at::Tensor logits = linear(to_float(x), gate_, at::kFloat);
-  return mixture_of_experts(x, route_experts(logits, bias_, experts_per_token_, scale_), experts_, shared_, swiglu_limit_);
+  return mixture_of_experts(x, route_experts(logits, bias_, experts_per_token_, scale_), experts_, shared_,
+                            swiglu_limit_);
 }
 
 }  // namespace reprise

@@ -49,7 +49,8 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, int64_t layer, std::option
       hc_ffn_(config, layer_prefix(layer) + ".hc_ffn", weights),
       attention_(config, layer, layer_prefix(layer) + ".attn", weights, options.dtype, options.cache_rounding),
       moe_(config, layer_prefix(layer) + ".ffn", weights, options.dtype) {
-  if (engram_table_rows) engram_.emplace(config, layer_prefix(layer) + ".engram", *engram_table_rows, weights, options.dtype);
+  if (engram_table_rows)
+    engram_.emplace(config, layer_prefix(layer) + ".engram", *engram_table_rows, weights, options.dtype);
 }
 
 at::Tensor DecoderLayer::receive(at::Tensor& residual, const at::Tensor& pre, const at::Tensor& engram_rows,
@@ -69,7 +70,9 @@ at::Tensor DecoderLayer::compute(at::Tensor& residual, const at::Tensor& x, KvCa
 }
 
 DeepseekV41::DeepseekV41(const ModelConfig& config, const ModelOptions& options, WeightSource& source)
-    : config_(config), first_cut_(std::max<int64_t>(config.num_encoder_layers() - 1, 0)), buffers_(config, options.max_rows) {
+    : config_(config),
+      first_cut_(std::max<int64_t>(config.num_encoder_layers() - 1, 0)),
+      buffers_(config, options.max_rows) {
   CountingSource weights(source);
   embed_ = weights.take("embed.weight", {config.vocab_size, config.hidden_size}, options.dtype);
   norm_ = weights.take("norm.weight", {config.hidden_size}, at::kFloat);
@@ -138,18 +141,20 @@ Model::States DeepseekV41::run_replay(const States& states, const StepInputs& in
 Model::States DeepseekV41::row_buffers() const {
   States buffers;
   const auto& index_sources = config_.index_source_layer_ids;
-  if (buffers_.selection.defined() && std::find(index_sources.begin(), index_sources.end(), first_cut_) == index_sources.end()) {
+  if (buffers_.selection.defined() &&
+      std::find(index_sources.begin(), index_sources.end(), first_cut_) == index_sources.end()) {
     buffers.push_back(buffers_.selection);
   }
-  if (buffers_.candidates.defined() && config_.candidate_source_layer_id < first_cut_) buffers.push_back(buffers_.candidates);
+  if (buffers_.candidates.defined() && config_.candidate_source_layer_id < first_cut_)
+    buffers.push_back(buffers_.candidates);
   return buffers;
 }
 
 StepOutputs DeepseekV41::finish(const States& states, const StepInputs& inputs) {
   StepOutputs outputs;
   if (inputs.output_rows.size(0) == 0) return outputs;
-  outputs.hidden_states = collapse_and_norm(gather_rows(states[0], inputs.output_rows), gather_rows(states[1], inputs.output_rows),
-                                            norm_, config_.rms_norm_eps);
+  outputs.hidden_states = collapse_and_norm(gather_rows(states[0], inputs.output_rows),
+                                            gather_rows(states[1], inputs.output_rows), norm_, config_.rms_norm_eps);
   if (inputs.logits_rows.size(0) == 0) return outputs;
   outputs.logits = linear(gather_rows(outputs.hidden_states, inputs.logits_rows), head_, at::kFloat);
   return outputs;

@@ -15,11 +15,11 @@ namespace reprise {
 // One block of the decoder: attention and MoE between hyper-connections.
 class DecoderLayer {
  public:
-  DecoderLayer(const ModelConfig& config, int64_t layer, std::optional<int64_t> engram_table_rows, const ModelOptions& options,
-               WeightSource& weights);
+  DecoderLayer(const ModelConfig& config, int64_t layer, std::optional<int64_t> engram_table_rows,
+               const ModelOptions& options, WeightSource& weights);
 
-  // For every row the layer receives: adds Engram's memory, collapses the streams by the previous block's `pre` and publishes KV.
-  // residual [T, S, H] in place; returns the normed attention input [T, H].
+  // For every row the layer receives: adds Engram's memory, collapses the streams by the previous block's `pre` and
+  // publishes KV. residual [T, S, H] in place; returns the normed attention input [T, H].
   at::Tensor receive(at::Tensor& residual, const at::Tensor& pre, const at::Tensor& engram_rows, KvCache& cache) const;
   // For the kept rows: attention and MoE. residual in place; returns the next block's `pre` [T, S].
   at::Tensor compute(at::Tensor& residual, const at::Tensor& x, KvCache& cache, RowBuffers& buffers) const;

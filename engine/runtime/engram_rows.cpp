@@ -8,7 +8,8 @@
 
 namespace reprise {
 
-EngramRows::EngramRows(const ModelConfig& config, std::vector<int32_t> vocabulary) : vocabulary_(std::move(vocabulary)) {
+EngramRows::EngramRows(const ModelConfig& config, std::vector<int32_t> vocabulary)
+    : vocabulary_(std::move(vocabulary)) {
   check_engram_vocabulary(vocabulary_, config, "[engram_vocabulary] ");
   hashes_ = make_engram_hashes(config, vocabulary_[static_cast<size_t>(config.engram_pad_token_id)]);
 }
@@ -23,7 +24,8 @@ std::vector<at::Tensor> EngramRows::rows(const StepPlan& plan) const {
     const auto tokens = sequence.tokens.subspan(static_cast<size_t>(sequence.start - lookback),
                                                 static_cast<size_t>(lookback + sequence.num_rows));
     compressed.resize(tokens.size());
-    std::transform(tokens.begin(), tokens.end(), compressed.begin(), [this](int32_t id) { return vocabulary_[static_cast<size_t>(id)]; });
+    std::transform(tokens.begin(), tokens.end(), compressed.begin(),
+                   [this](int32_t id) { return vocabulary_[static_cast<size_t>(id)]; });
     for (size_t i = 0; i < hashes_.size(); ++i) {
       hashes_[i].hash_rows(compressed, lookback, sequence.num_rows,
                            result[i].mutable_data_ptr<int64_t>() + row * hashes_[i].num_tables());

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <set>
 
-#include "backends/rows.h"
 #include "backends/rope.h"
+#include "backends/rows.h"
 #include "reprise/error.h"
 
 namespace reprise {
@@ -16,7 +16,9 @@ namespace {
 
 RopeRows to_rows(RopeAngles angles) { return {std::move(angles.cos), std::move(angles.sin)}; }
 
-RopeRows gather(const RopeRows& rope, const at::Tensor& rows) { return {gather_rows(rope.cos, rows), gather_rows(rope.sin, rows)}; }
+RopeRows gather(const RopeRows& rope, const at::Tensor& rows) {
+  return {gather_rows(rope.cos, rows), gather_rows(rope.sin, rows)};
+}
 
 int64_t end_of(const ScheduledSequence& s) { return s.start + s.num_rows; }
 
@@ -47,18 +49,21 @@ RowSets::RowSets(const ModelConfig& config, int64_t page_size)
                                                 .beta_fast = config.yarn_beta_fast,
                                                 .beta_slow = config.yarn_beta_slow})) {
   std::set<int64_t> ratios;
-  for (const int64_t source : config.kv_source_layer_ids) ratios.insert(config.compress_ratios[static_cast<size_t>(source)]);
+  for (const int64_t source : config.kv_source_layer_ids)
+    ratios.insert(config.compress_ratios[static_cast<size_t>(source)]);
   ratios_.assign(ratios.begin(), ratios.end());
 }
 
-void RowSets::build(const StepPlan& plan, const at::Tensor& window_table, const at::Tensor& compressed_table, StepInputs& inputs) {
+void RowSets::build(const StepPlan& plan, const at::Tensor& window_table, const at::Tensor& compressed_table,
+                    StepInputs& inputs) {
   inputs.forward_context = batch_context(plan, window_table, compressed_table);
   inputs.layers.assign(static_cast<size_t>(config_.num_hidden_layers), {});
   Cut& now = last_;
   now.firsts.clear();
   for (const auto& s : plan.sequences) now.firsts.push_back(s.start);
   now.floors.assign(plan.sequences.size(), 0);
-  if (std::none_of(plan.sequences.begin(), plan.sequences.end(), [](const auto& s) { return s.row_plan != nullptr; })) return;
+  if (std::none_of(plan.sequences.begin(), plan.sequences.end(), [](const auto& s) { return s.row_plan != nullptr; }))
+    return;
 
   std::shared_ptr<ForwardContext> context;
   for (size_t layer = 0; layer < inputs.layers.size(); ++layer) {
@@ -130,7 +135,8 @@ std::shared_ptr<ForwardContext> RowSets::batch_context(const StepPlan& plan, con
       }
     }
     // A group stands at its first token's position.
-    if (ratio > 1) published.rope = to_rows(rope_angles(at::sub(attention.positions, ratio - 1), compressed_frequencies_));
+    if (ratio > 1)
+      published.rope = to_rows(rope_angles(at::sub(attention.positions, ratio - 1), compressed_frequencies_));
     attention.published.push_back(std::move(published));
   }
   return context;

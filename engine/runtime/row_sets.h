@@ -18,7 +18,8 @@ class RowSets {
   RowSets(const ModelConfig& config, int64_t page_size);
 
   // Fills inputs.forward_context and inputs.layers.
-  void build(const StepPlan& plan, const at::Tensor& window_table, const at::Tensor& compressed_table, StepInputs& inputs);
+  void build(const StepPlan& plan, const at::Tensor& window_table, const at::Tensor& compressed_table,
+             StepInputs& inputs);
   // Fills inputs.output_rows and inputs.logits_rows; after build().
   void choose_outputs(const StepPlan& plan, const std::vector<bool>& hidden_rows, StepInputs& inputs) const;
 
@@ -40,7 +41,7 @@ class RowSets {
   std::vector<int64_t> ratios_;  // the KV sources' distinct compress ratios
   std::vector<float> window_frequencies_;
   std::vector<float> compressed_frequencies_;
-  Cut last_;                     // the rows that the last layer computes in the step being built
+  Cut last_;  // the rows that the last layer computes in the step being built
 };
 
 }  // namespace reprise

@@ -25,18 +25,21 @@ SequenceStep read_sequence(const ScheduledSequence& sequence, const RequestState
   const int64_t num_logits = sequence.num_rows - sequence.first_logits_row;
   const auto row = [&](int64_t i) {
     const int64_t vocab = outputs.logits.size(1);
-    return std::span<const float>(outputs.logits.const_data_ptr<float>() + (place.logits + i) * vocab, static_cast<size_t>(vocab));
+    return std::span<const float>(outputs.logits.const_data_ptr<float>() + (place.logits + i) * vocab,
+                                  static_cast<size_t>(vocab));
   };
   try {
     if (sampling.prompt_logprobs) {
       for (int64_t i = 0; i < num_logits; ++i) {
         const int64_t next = sequence.start + sequence.first_logits_row + i + 1;
         if (next >= sequence.prompt_length) break;
-        step.prompt_logprobs.push_back(logprobs_of(row(i), sequence.tokens[static_cast<size_t>(next)], *sampling.prompt_logprobs));
+        step.prompt_logprobs.push_back(
+            logprobs_of(row(i), sequence.tokens[static_cast<size_t>(next)], *sampling.prompt_logprobs));
       }
     }
     if (sequence.samples) {
-      step.sampled = sample_row(row(num_logits - 1), sampling, request.seed, static_cast<uint64_t>(request.num_generated));
+      step.sampled =
+          sample_row(row(num_logits - 1), sampling, request.seed, static_cast<uint64_t>(request.num_generated));
     }
   } catch (const std::runtime_error& error) {
     step.error = error.what();

@@ -23,8 +23,8 @@ struct SequenceStep {
   std::string error;                           // the logits were no distribution
 };
 
-// Samples and reads logprobs for every sequence of a step, in the plan's order. `requests` beside plan.sequences; a null one was
-// aborted meanwhile and brings nothing. `hidden_rows` as given to ModelState::prepare.
+// Samples and reads logprobs for every sequence of a step, in the plan's order. `requests` beside plan.sequences; a
+// null one was aborted meanwhile and brings nothing. `hidden_rows` as given to ModelState::prepare.
 std::vector<SequenceStep> read_outputs(const StepPlan& plan, std::span<const RequestState* const> requests,
                                        const std::vector<bool>& hidden_rows, const StepOutputs& outputs);
 

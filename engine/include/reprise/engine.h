@@ -12,10 +12,10 @@ namespace reprise {
 
 // What one cache group takes.
 struct CacheGroupStats {
-  std::string name;             // "window", "compressed", "partial"
-  int64_t num_pages = 0;        // without the pad page
+  std::string name;       // "window", "compressed", "partial"
+  int64_t num_pages = 0;  // without the pad page
   int64_t free_pages = 0;
-  int64_t page_size = 0;        // tokens
+  int64_t page_size = 0;  // tokens
   int64_t bytes = 0;
 };
 
@@ -24,12 +24,12 @@ struct EngineStats {
   int64_t num_waiting = 0;
   int64_t num_finished = 0;
   int64_t steps = 0;
-  double step_seconds = 0;                    // spent in step(), and of it in the model's forward
+  double step_seconds = 0;  // spent in step(), and of it in the model's forward
   double model_seconds = 0;
   int64_t prompt_rows = 0;
   int64_t cached_rows = 0;
   int64_t encoder_rows_run = 0;
-  int64_t replay_rows_run = 0;                // prompt output rows computed, summed over the replay layers
+  int64_t replay_rows_run = 0;  // prompt output rows computed, summed over the replay layers
   std::vector<int64_t> replay_rows_by_layer;
   int64_t generated_tokens = 0;
   int64_t preemptions = 0;
@@ -38,13 +38,13 @@ struct EngineStats {
   int64_t num_encoder_layers = 0;
   int64_t num_replay_layers = 0;
   int64_t weight_bytes = 0;
-  std::string load_notice;                    // tensors of the checkpoint that were passed over (drafter, vision); empty when none were
-  int64_t max_model_len = 0;                  // tokens a request may have in all
+  std::string load_notice;    // tensors of the checkpoint that were passed over (drafter, vision); empty when none were
+  int64_t max_model_len = 0;  // tokens a request may have in all
   std::vector<CacheGroupStats> cache_groups;
 };
 
-// A DeepSeek-V4.1 checkpoint, its caches and its scheduler. step() runs on one thread at a time; submit, abort and stats
-// may be called from any thread at any time. EngineLoop (engine_loop.h) runs one on a thread of its own.
+// A DeepSeek-V4.1 checkpoint, its caches and its scheduler. step() runs on one thread at a time; submit, abort and
+// stats may be called from any thread at any time. EngineLoop (engine_loop.h) runs one on a thread of its own.
 class Engine {
  public:
   // Loads CHECKPOINT (a Hugging Face folder). Throws std::invalid_argument that says what is wrong with it.

@@ -17,13 +17,13 @@ struct RopeRows {
 // What the rows of a step publish at one compress ratio.
 struct PublishedRows {
   int64_t ratio = 0;
-  at::Tensor slots;  // [rows] int64: cell of the compressed group (page * page_size / ratio + offset); the pad slot 0 where a
-                     // row completes no group of `ratio` tokens or must not write
-  RopeRows rope;     // at the position of the group's first token
+  at::Tensor slots;  // [rows] int64: cell of the compressed group (page * page_size / ratio + offset); the pad slot 0
+                     // where a row completes no group of `ratio` tokens or must not write
+  RopeRows rope;  // at the position of the group's first token
 };
 
-// What attention and the caches know of a set of rows. A sequence's rows are contiguous, in position order, and run to the
-// end of its share of the step.
+// What attention and the caches know of a set of rows. A sequence's rows are contiguous, in position order, and run to
+// the end of its share of the step.
 struct AttentionMetadata {
   at::Tensor positions;               // [rows] int64
   at::Tensor sequence_index;          // [rows] int32: which of the step's sequences
@@ -34,8 +34,8 @@ struct AttentionMetadata {
   at::Tensor window_block_table;      // [max_num_seqs, entries] int32
   at::Tensor compressed_block_table;  // [max_num_seqs, entries] int32
   std::vector<PublishedRows> published;  // one per distinct compress ratio of the KV sources
-  RopeRows window_rope;               // rope_theta, at the row's position
-  RopeRows compressed_rope;           // compress_rope_theta with YaRN, at the row's position
+  RopeRows window_rope;                  // rope_theta, at the row's position
+  RopeRows compressed_rope;              // compress_rope_theta with YaRN, at the row's position
 };
 
 // What the layers of one forward read about the rows they run on. Virtual so that a front end may carry more.
@@ -58,9 +58,9 @@ ForwardContext& get_forward_context();
 std::shared_ptr<ForwardContext> current_forward_context();
 bool is_forward_context_available();
 
-// Makes a context current on this thread for the lifetime of the scope; null hides the outer one. What was current before is
-// current again afterwards, also when an exception leaves the scope. Scopes nest: each keeps what it covered, so together
-// they are the thread's stack of contexts. A scope ends on the thread that made it.
+// Makes a context current on this thread for the lifetime of the scope; null hides the outer one. What was current
+// before is current again afterwards, also when an exception leaves the scope. Scopes nest: each keeps what it covered,
+// so together they are the thread's stack of contexts. A scope ends on the thread that made it.
 class ScopedForwardContext {
  public:
   explicit ScopedForwardContext(std::shared_ptr<ForwardContext> context);

@@ -20,8 +20,8 @@ class ModelState {
   ModelState(ModelState&&) noexcept;
   ModelState& operator=(ModelState&&) noexcept;
 
-  // Applies the plan's block table updates and builds what the forward takes. `hidden_rows`, one flag per sequence or empty:
-  // final hidden states of all of the sequence's rows are wanted, not only of those whose logits are read.
+  // Applies the plan's block table updates and builds what the forward takes. `hidden_rows`, one flag per sequence or
+  // empty: final hidden states of all of the sequence's rows are wanted, not only of those whose logits are read.
   // Throws std::invalid_argument, and applies nothing, for a plan that does not fit what the state was built for.
   StepInputs prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows = {});
 
@@ -40,9 +40,9 @@ class ModelStateBuilder {
  public:
   explicit ModelStateBuilder(ModelConfig config) : config_(std::move(config)) {}
 
-  ModelStateBuilder& max_num_seqs(int64_t value);      // state slots, default 64
-  ModelStateBuilder& max_model_len(int64_t value);     // tokens per request, default max_position_embeddings
-  ModelStateBuilder& page_size(int64_t value);         // tokens per cache page, default 64
+  ModelStateBuilder& max_num_seqs(int64_t value);   // state slots, default 64
+  ModelStateBuilder& max_model_len(int64_t value);  // tokens per request, default max_position_embeddings
+  ModelStateBuilder& page_size(int64_t value);      // tokens per cache page, default 64
   // Token id -> compressed id [vocab_size]; needed when the model has Engram layers.
   ModelStateBuilder& engram_vocabulary(std::vector<int32_t> map);
 

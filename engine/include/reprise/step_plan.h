@@ -23,7 +23,8 @@ struct RowPlan {
   std::vector<LayerRows> layers;  // [num_hidden_layers]
 };
 
-// Cache groups, each with a page pool and a block table of its own. Page 0 of each is the pad page, which nothing reads.
+// Cache groups, each with a page pool and a block table of its own. Page 0 of each is the pad page, which nothing
+// reads.
 enum class CacheGroup : int32_t { kWindow = 0, kCompressed = 1 };
 inline constexpr int kNumCacheGroups = 2;
 inline constexpr int32_t kPadPage = 0;
@@ -31,15 +32,15 @@ inline constexpr int32_t kPadPage = 0;
 // One request's share of a step: rows [start, start + num_rows) of its tokens.
 struct ScheduledSequence {
   RequestId id = 0;
-  int32_t state_slot = 0;                    // row of the block tables and cell of the compressor's partial state, < max_num_seqs
-  std::span<const int32_t> tokens;           // all of the request's tokens so far, prompt first; valid until commit
+  int32_t state_slot = 0;  // row of the block tables and cell of the compressor's partial state, < max_num_seqs
+  std::span<const int32_t> tokens;  // all of the request's tokens so far, prompt first; valid until commit
   int64_t prompt_length = 0;
   int64_t start = 0;
   int32_t num_rows = 0;
-  int64_t publish_from = 0;                  // rows below it write published KV (compressed KV, index keys) to the pad slot
-  int32_t first_logits_row = 0;              // chunk rows >= it have their logits read; num_rows = none
-  bool samples = false;                      // the last row's logits choose the next token
-  std::shared_ptr<const RowPlan> row_plan;   // null: every layer receives and computes every row
+  int64_t publish_from = 0;      // rows below it write published KV (compressed KV, index keys) to the pad slot
+  int32_t first_logits_row = 0;  // chunk rows >= it have their logits read; num_rows = none
+  bool samples = false;          // the last row's logits choose the next token
+  std::shared_ptr<const RowPlan> row_plan;  // null: every layer receives and computes every row
 };
 
 // Entry `index` of a block table row becomes `page`: position p lies in entry p / page_size.
@@ -52,9 +53,9 @@ struct BlockTableUpdate {
 
 // What one step runs. Made by the scheduler; plain data, no tensors.
 struct StepPlan {
-  std::vector<ScheduledSequence> sequences;            // rows of the batch in this order
-  std::vector<BlockTableUpdate> block_table_updates;   // to apply before the step, in order
-  int32_t num_rows = 0;                                // sum over sequences
+  std::vector<ScheduledSequence> sequences;           // rows of the batch in this order
+  std::vector<BlockTableUpdate> block_table_updates;  // to apply before the step, in order
+  int32_t num_rows = 0;                               // sum over sequences
 };
 
 }  // namespace reprise

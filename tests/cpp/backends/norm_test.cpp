@@ -1,10 +1,10 @@
 #include "backends/norm.h"
-#include "backends/rows.h"
 
 #include <gtest/gtest.h>
 
 #include <stdexcept>
 
+#include "backends/rows.h"
 #include "kernel_testing.h"
 
 namespace reprise {
