@@ -1,8 +1,13 @@
 #include <nanobind/nanobind.h>
 
+#include <condition_variable>
+#include <cstdint>
 #include <memory>
-#include <new>
+#include <mutex>
+#include <set>
 #include <stdexcept>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "bindings.h"
@@ -14,14 +19,106 @@ using namespace nb::literals;
 namespace reprise {
 namespace {
 
-// The loop's thread takes the GIL for its callbacks, so whoever waits for that thread must not hold it.
-class PythonEngineLoop : public EngineLoop {
+// The loops of this process. Whoever waits for a loop's thread must not hold the GIL, which its callbacks take; and no
+// thread may ask for the GIL of an interpreter that is shutting down.
+class Loops {
  public:
-  using EngineLoop::EngineLoop;
-  ~PythonEngineLoop() {
-    const nb::gil_scoped_release release;
-    stop();
+  void add(const std::shared_ptr<EngineLoop>& loop) {
+    const std::lock_guard lock(mutex_);
+    live_.insert(loop);
   }
+
+  // Stops a loop that Python has dropped, then drops its engine.
+  void end(std::shared_ptr<EngineLoop> loop, nb::object engine) noexcept {
+    if (!loop->on_own_thread()) {
+      const nb::gil_scoped_release release;
+      loop->stop();
+      remove(loop);
+      return;
+    }
+    // A callback held the last reference. Its thread cannot wait for itself, so another one does.
+    loop->stop();
+    const nb::handle held = engine.release();
+    begin_ending();
+    try {
+      std::thread([this, loop, held]() mutable {
+        loop->stop();
+        remove(loop);
+        {
+          const nb::gil_scoped_acquire acquire;
+          loop.reset();
+          held.dec_ref();
+        }
+        end_ending();
+      }).detach();
+    } catch (const std::system_error&) {  // no more threads: both stay until the process exits
+      end_ending();
+    }
+  }
+
+  void stop_all() {
+    const nb::gil_scoped_release release;
+    std::unique_lock lock(mutex_);
+    const std::set<std::shared_ptr<EngineLoop>> live = std::exchange(live_, {});
+    lock.unlock();
+    for (const auto& loop : live) loop->stop();
+    lock.lock();
+    ended_.wait(lock, [&] { return num_ending_ == 0; });
+    lock.unlock();
+  }
+
+ private:
+  void remove(const std::shared_ptr<EngineLoop>& loop) {
+    const std::lock_guard lock(mutex_);
+    live_.erase(loop);
+  }
+  void begin_ending() {
+    const std::lock_guard lock(mutex_);
+    ++num_ending_;
+  }
+  void end_ending() {
+    const std::lock_guard lock(mutex_);
+    --num_ending_;
+    ended_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  std::set<std::shared_ptr<EngineLoop>> live_;
+  int64_t num_ending_ = 0;  // loops that another thread is ending
+};
+
+Loops& loops() {
+  static Loops all;
+  return all;
+}
+
+class PythonEngineLoop {
+ public:
+  explicit PythonEngineLoop(nb::handle_t<Engine> engine)
+      : engine_(nb::borrow(engine)), loop_(std::make_shared<EngineLoop>(nb::cast<Engine&>(engine))) {
+    loops().add(loop_);
+  }
+  ~PythonEngineLoop() { loops().end(std::move(loop_), std::move(engine_)); }
+  PythonEngineLoop(const PythonEngineLoop&) = delete;
+  PythonEngineLoop& operator=(const PythonEngineLoop&) = delete;
+
+  void start() { loop_->start(); }
+  void stop() { loop_->stop(); }
+  bool is_running() const { return loop_->is_running(); }
+  RequestId submit(Request request, EngineLoop::OnOutput on_output) {
+    return loop_->submit(std::move(request), std::move(on_output));
+  }
+  bool drain() {
+    return loop_->drain([] {
+      const nb::gil_scoped_acquire acquire;
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    });
+  }
+
+ private:
+  nb::object engine_;  // outlives the loop
+  std::shared_ptr<EngineLoop> loop_;
 };
 
 // A Python callable that is dropped on the loop's thread.
@@ -53,23 +150,14 @@ EngineLoop::OnOutput make_callback(nb::callable on_output) {
 }  // namespace
 
 void bind_engine_loop(nb::module_& m) {
+  nb::module_::import_("atexit").attr("register")(nb::cpp_function([] { loops().stop_all(); }));
+
   using release_gil = nb::call_guard<nb::gil_scoped_release>;
   nb::class_<PythonEngineLoop>(m, "EngineLoop", nb::is_weak_referenceable(),
                                "Runs an engine on a thread of its own and gives each request's outputs to its "
                                "callback. While it runs, step() and "
                                "submit() of the engine itself are refused. As a context manager it starts and stops.")
-      .def(
-          "__init__",
-          [](nb::handle_t<PythonEngineLoop> self, Engine& engine) {
-            new (nb::inst_ptr<PythonEngineLoop>(self)) PythonEngineLoop(engine);
-            nb::inst_mark_ready(self);
-            // No thread may ask for the GIL of an interpreter that is shutting down.
-            nb::module_::import_("atexit").attr("register")(nb::cpp_function([loop = nb::weakref(self)] {
-              const nb::object alive = loop();
-              if (!alive.is_none()) alive.attr("stop")();
-            }));
-          },
-          "engine"_a, nb::keep_alive<1, 2>())
+      .def(nb::init<nb::handle_t<Engine>>(), "engine"_a)
       .def("start", &PythonEngineLoop::start, release_gil(),
            "Starts stepping, also what the engine still holds. Raises ValueError when this or another loop runs "
            "already.")
@@ -78,8 +166,7 @@ void bind_engine_loop(nb::module_& m) {
            "returns at once, and no further step begins.")
       .def("drain", &PythonEngineLoop::drain, release_gil(),
            "Waits until everything submitted before the call has finished; False when the loop was stopped before. "
-           "Raises "
-           "what a step raised: that ends the loop and every unfinished request.")
+           "Raises what a step raised: that ends the loop and every unfinished request. Ctrl-C ends the wait.")
       .def(
           "submit",
           [](PythonEngineLoop& self, Request request, nb::callable on_output) {

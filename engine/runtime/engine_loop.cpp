@@ -1,5 +1,6 @@
 #include "reprise/engine_loop.h"
 
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,7 +43,7 @@ void EngineLoop::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-bool EngineLoop::drain() {
+bool EngineLoop::drain(const std::function<void()>& on_wait) {
   std::unique_lock lock(mutex_);
   const bool running = thread_id_ != std::thread::id();
   REPRISE_REQUIRE(thread_id_ != std::this_thread::get_id(),
@@ -51,7 +52,13 @@ bool EngineLoop::drain() {
                   " requests wait and it is stopped; call start() first");
   const RequestId last = callbacks_.empty() ? -1 : callbacks_.rbegin()->first;
   const auto done = [&] { return callbacks_.empty() || callbacks_.begin()->first > last; };
-  progress_.wait(lock, [&] { return done() || thread_id_ == std::thread::id(); });
+  const auto over = [&] { return done() || thread_id_ == std::thread::id(); };
+  while (on_wait && !progress_.wait_for(lock, std::chrono::milliseconds(100), over)) {
+    lock.unlock();
+    on_wait();
+    lock.lock();
+  }
+  progress_.wait(lock, over);
   if (failure_) std::rethrow_exception(failure_);
   return done();
 }
@@ -74,6 +81,11 @@ RequestId EngineLoop::submit(Request request, OnOutput on_output) {
 bool EngineLoop::is_running() const {
   const std::lock_guard lock(mutex_);
   return thread_id_ != std::thread::id();
+}
+
+bool EngineLoop::on_own_thread() const {
+  const std::lock_guard lock(mutex_);
+  return thread_id_ == std::this_thread::get_id();
 }
 
 void EngineLoop::run() {

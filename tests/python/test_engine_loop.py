@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import subprocess
 import sys
 import threading
@@ -113,27 +115,115 @@ def test_dropping_a_running_loop_stops_it(engine: binding.Engine) -> None:
     assert engine.abort_all() == 1
 
 
-def test_a_loop_that_still_runs_at_exit(tmp_path: Path) -> None:
-    script = f"""
-import threading
+def run_script(folder: Path, script: str) -> None:
+    """In a process of its own, which must end well: a thread that asked for the GIL of a dying interpreter, or that is
+    destroyed before it has ended, would end it by a signal."""
+    setup = f"""
+import threading, time, weakref
 from reprise import _reprise as binding
 config = binding.EngineConfig(page_size=4, max_num_seqs=4, max_model_len=4000, num_threads=1)
 engine = binding.Engine.load({str(DATA / "v41-tiny")!r}, config)
-loop, seen = binding.EngineLoop(engine), threading.Event()
-sampling = binding.SamplingParams(max_tokens=3900, ignore_eos=True)
-loop.submit(binding.Request([5], sampling), lambda output: seen.set())
-loop.start()
-assert seen.wait(60)
+seen = threading.Event()
+
+def request(max_tokens):
+    return binding.Request([5], binding.SamplingParams(max_tokens=max_tokens, ignore_eos=True))
 """
-    (tmp_path / "script.py").write_text(script)
+    (folder / "script.py").write_text(setup + script)
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "script.py")],
+        [sys.executable, str(folder / "script.py")],
         capture_output=True,
         text=True,
         timeout=120,
         env={"PYTHONPATH": str(Path(binding.__file__).parent.parent), "OMP_NUM_THREADS": "1"},
     )
-    # nanobind names what the unfinished request's callback keeps alive; a thread that asked for the GIL of a dying
-    # interpreter would have ended the process by a signal.
+    # nanobind may name on stderr what an unfinished request's callback keeps alive.
     assert done.returncode == 0, done.stderr
     assert "terminate called" not in done.stderr
+
+
+def test_a_loop_that_still_runs_at_exit(tmp_path: Path) -> None:
+    script = """
+loop = binding.EngineLoop(engine)
+loop.submit(request(3900), lambda output: seen.set())
+loop.start()
+assert seen.wait(60)
+"""
+    run_script(tmp_path, script)
+
+
+SERVE = """
+def serve():
+    loop = binding.EngineLoop(engine)
+    def on_output(output, loop=loop):
+        if output.finished: seen.set()
+    loop.submit(request(5), on_output)
+    loop.start()
+    return weakref.ref(loop)
+dropped = serve()
+assert seen.wait(60)
+"""
+
+
+def test_a_callback_that_holds_the_last_reference_to_the_loop(tmp_path: Path) -> None:
+    script = """
+deadline = time.monotonic() + 60
+while dropped() is not None:
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+while True:
+    try:
+        engine.step()
+        break
+    except ValueError:  # the loop runs to the end of its step
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+engine.submit(request(3))
+while engine.has_unfinished(): engine.step()
+assert engine.stats().num_finished == 2
+serve()
+del engine  # the loop holds the last reference
+"""
+    run_script(tmp_path, SERVE + script)
+
+
+def test_a_loop_dropped_by_its_callback_while_the_process_exits(tmp_path: Path) -> None:
+    run_script(tmp_path, SERVE)
+
+
+def test_a_callback_that_drops_the_loop_it_runs_in(tmp_path: Path) -> None:
+    script = """
+loops = [binding.EngineLoop(engine)]
+def on_output(output):
+    loops.clear()
+    seen.set()
+loops[0].submit(request(3900), on_output)
+loops[0].start()
+assert seen.wait(60)
+"""
+    run_script(tmp_path, script)
+
+
+def test_a_loop_leaves_nothing_at_exit(engine: binding.Engine) -> None:
+    before = atexit._ncallbacks()
+    for _ in range(3):
+        with binding.EngineLoop(engine) as loop:
+            loop.submit(request(1), lambda output: None)
+            assert loop.drain()
+    assert atexit._ncallbacks() == before
+
+
+def test_ctrl_c_ends_drain(engine: binding.Engine) -> None:
+    release, returned = threading.Event(), threading.Event()
+
+    def block(output: binding.RequestOutput) -> None:
+        release.wait(20)
+        returned.set()
+
+    with binding.EngineLoop(engine) as loop:
+        loop.submit(request(2), block)
+        threading.Timer(0.2, _thread.interrupt_main).start()
+        with pytest.raises(KeyboardInterrupt):
+            loop.drain()
+        assert not returned.is_set(), "the wait was over before"
+        release.set()
+        assert loop.drain()
