@@ -39,7 +39,8 @@ TEST(BlockHash, DependsOnTokensTheirOrderTheirParentAndTheSalt) {
   EXPECT_GE(seen.size(), count * 6 * 6 / (7 * 7));
 }
 
-// Prompts that collide under one seed say nothing about another: every bit of the seed reaches both halves of every hash.
+// Prompts that collide under one seed say nothing about another: every bit of the seed reaches both halves of every
+// hash.
 TEST(BlockHash, EveryBitOfTheSeedChangesBothHalves) {
   for (const auto& block : {block_of(0), block_of(1), block_of(-1)}) {
     std::set<uint64_t> halves;
