@@ -15,7 +15,9 @@ std::unique_ptr<Model> load_model(const std::string& checkpoint_dir, const Model
   return make_model(model,
                     {.dtype = dtype,
                      .cache_rounding = engine.kv_cache_dtype == CacheDtype::kAuto,
-                     .max_rows = engine.max_num_batched_tokens},
+                     // A graph runs all rows of its bucket.
+                     .max_rows = std::max(max_step_rows(model, engine),
+                                          engine.graph_buckets.empty() ? 0 : engine.graph_buckets.back())},
                     checkpoint);
 }
 
