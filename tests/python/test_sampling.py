@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -97,6 +98,67 @@ def test_an_incomplete_character_comes_at_the_end(tokenizer: Tokenizer, oracle: 
     detokenizer = IncrementalDetokenizer(tokenizer)
     assert "".join(map(detokenizer.add, ids)) == "x"
     assert detokenizer.flush() == "\ufffd"
+
+
+def byte_tokenizer(folder: Path, decoder: tokenizers.decoders.Decoder, name: Callable[[int], str]) -> Tokenizer:
+    """Token b is the byte b, 256 is "ok", 257 is special."""
+    vocabulary = {name(byte): byte for byte in range(256)} | {"ok": 256}
+    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="ok"))
+    plain.add_special_tokens(["<end>"])
+    plain.decoder = decoder
+    plain.save(str(folder / "tokenizer.json"))
+    return Tokenizer(folder)
+
+
+@pytest.fixture(scope="module", params=["byte level", "byte fallback"])
+def bytes_tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp("bytes")
+    if request.param == "byte fallback":
+        decoders = [tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse()]
+        return byte_tokenizer(folder, tokenizers.decoders.Sequence(decoders), lambda byte: f"<0x{byte:02X}>")
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # GPT-2's names of bytes
+    others = [byte for byte in range(256) if byte not in printable]
+    return byte_tokenizer(
+        folder, tokenizers.decoders.ByteLevel(), lambda b: chr(b if b in printable else 256 + others.index(b))
+    )
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        pytest.param([257] * 1500, id="special tokens"),
+        pytest.param([0x80] * 1500, id="bytes that begin nothing"),
+        pytest.param([0xE4] * 1500, id="characters that never end"),
+        pytest.param([0xF0, 0x9F, 0x98] * 500, id="three bytes of four"),
+        pytest.param([400] * 1500, id="ids without a token"),
+    ],
+)
+def test_each_token_is_decoded_a_few_times_only(
+    bytes_tokenizer: Tokenizer, ids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [256, *ids, 0xE4, 0xB8, 0x96, 256]
+    whole = bytes_tokenizer.decode(ids)
+    longest = 0
+
+    def decode(token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        nonlocal longest
+        longest = max(longest, len(token_ids))
+        return bytes_tokenizer.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    monkeypatch.setattr(bytes_tokenizer, "decode", decode)
+    detokenizer = IncrementalDetokenizer(bytes_tokenizer)
+    assert "".join([*map(detokenizer.add, ids), detokenizer.flush()]) == whole
+    assert longest < 30
+
+
+# Stray bytes, beginnings and ends of characters. Byte level only: a byte fallback decoder takes a whole character back
+# when a stray byte follows it.
+@settings(deadline=None, max_examples=300)
+@given(ids=st.lists(st.sampled_from([0x80, 0x96, 0xB8, 0xC3, 0xE4, 0xF0, 0xFF, 256, 257]), max_size=60))
+@pytest.mark.parametrize("bytes_tokenizer", ["byte level"], indirect=True)
+def test_broken_bytes_join_to_the_whole_text(bytes_tokenizer: Tokenizer, ids: list[int]) -> None:
+    detokenizer = IncrementalDetokenizer(bytes_tokenizer)
+    assert "".join([*map(detokenizer.add, ids), detokenizer.flush()]) == bytes_tokenizer.decode(ids)
 
 
 def test_spaces_survive_a_decoder_that_trims_the_first_one(tmp_path: Path) -> None:
