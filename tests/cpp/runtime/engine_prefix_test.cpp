@@ -4,6 +4,7 @@
 // where it does not.
 #include "engine_cases.h"
 #include "reprise/engine.h"
+#include "reprise/error.h"
 
 namespace reprise::testing {
 namespace {
@@ -145,35 +146,40 @@ TEST(EnginePrefix, RequestsThatArriveTogetherShareAsSoonAsTheFirstHasRun) {
   EXPECT_EQ(engine->stats().encoder_rows_run, 130 + 3 * (50 + kHalo));
 }
 
-// A short of pages: the second request takes the hit, is preempted, and finds its prefix evicted when it resumes. What
+// Short of pages: the second request takes the hit, is preempted, and finds its prefix evicted when it resumes. What
 // it shared while it ran is read by the third, which must find it untouched.
 TEST(EnginePrefix, PreemptedAfterAHitAndResumedWithoutOne) {
-  EngineConfig config = config_of(ReplayMode::kExact);
-  config.max_num_seqs = 2;
-  config.kv_cache_memory = memory_for(data_path(kCheckpoint), config, 52);
-  Cached cached(config);
-  Engine& engine = cached.engine();
-  cached.serve(make_request(make_prompt(80, 9), 1));
+  for (const char* checkpoint : {"v41-tiny", "v41-tiny-engram"}) {
+    for (const ReplayMode replay : {ReplayMode::kOff, ReplayMode::kExact, ReplayMode::kBounded}) {
+      SCOPED_TRACE(concat(checkpoint, ", replay ", static_cast<int>(replay)));
+      EngineConfig config = config_of(replay, 4, checkpoint);
+      config.max_num_seqs = 2;
+      config.kv_cache_memory = memory_for(data_path(checkpoint), config, 52);
+      Cached cached(config, checkpoint);
+      Engine& engine = cached.engine();
+      cached.serve(make_request(make_prompt(80, 9), 1));
 
-  Request low = make_request(make_prompt_sharing(76, 90, 9, 1), 60, 1);
-  low.priority = 1;
-  const Request high = make_request(make_prompt(80, 10), 90);
-  std::map<RequestId, Generated> results;
-  const RequestId low_id = engine.submit(low);
-  for (int i = 0; i < 3; ++i) {
-    for (const auto& output : engine.step()) take(output, results[output.id]);
+      Request low = make_request(make_prompt_sharing(76, 90, 9, 1), 60, 1);
+      low.priority = 1;
+      const Request high = make_request(make_prompt(80, 10), 90);
+      std::map<RequestId, Generated> results;
+      const RequestId low_id = engine.submit(low);
+      for (int i = 0; i < 3; ++i) {
+        for (const auto& output : engine.step()) take(output, results[output.id]);
+      }
+      const RequestId high_id = engine.submit(high);
+      while (engine.has_unfinished()) {
+        for (const auto& output : engine.step()) take(output, results[output.id]);
+      }
+      EXPECT_EQ(results[low_id].metrics.cached_rows, 76);
+      EXPECT_GE(results[low_id].metrics.preemptions, 1);
+      EXPECT_GT(results[low_id].metrics.encoder_rows_run, 90 + 40) << "it ran its prompt again from further down";
+      EXPECT_TRUE(results[low_id] == cold(cached.folder(), config, low));
+      EXPECT_TRUE(results[high_id] == cold(cached.folder(), config, high));
+      cached.serve(make_request(make_prompt(80, 9), 5));
+      cached.serve(make_request(low.prompt_token_ids, 5));
+    }
   }
-  const RequestId high_id = engine.submit(high);
-  while (engine.has_unfinished()) {
-    for (const auto& output : engine.step()) take(output, results[output.id]);
-  }
-  EXPECT_EQ(results[low_id].metrics.cached_rows, 76);
-  EXPECT_GE(results[low_id].metrics.preemptions, 1);
-  EXPECT_GT(results[low_id].metrics.encoder_rows_run, 90 + 40) << "it ran its prompt again from further down";
-  EXPECT_TRUE(results[low_id] == cold(cached.folder(), config, low));
-  EXPECT_TRUE(results[high_id] == cold(cached.folder(), config, high));
-  cached.serve(make_request(make_prompt(80, 9), 5));
-  cached.serve(make_request(low.prompt_token_ids, 5));
 }
 
 TEST(EnginePrefix, AbortAtEveryChunkThenTheSamePromptAgain) {
