@@ -14,7 +14,6 @@ namespace reprise {
 
 namespace {
 
-constexpr int64_t kMaxStreams = 16;
 constexpr int64_t kRowBlock = 16;
 
 // logits [S * (S + 2)] -> pre, post, comb of one row.

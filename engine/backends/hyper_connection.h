@@ -8,6 +8,8 @@
 
 namespace reprise {
 
+inline constexpr int64_t kMaxStreams = 16;  // S of the products below: a row's sums lie on the stack
+
 // The mixes of one hyper-connection for T rows and S streams, all float32.
 struct StreamMix {
   at::Tensor pre;   // [T, S] weights that collapse the streams to a layer input

@@ -2,11 +2,20 @@
 
 #include <algorithm>
 
+#include "backends/hyper_connection.h"
+
 namespace reprise {
 namespace {
 
+constexpr int64_t kMaxSelection = 65536;    // entries of a row; every row of a step has a place for them
+constexpr int64_t kMaxEngramTables = 1024;  // the prime of each is searched when the model loads
+
 bool contains(const std::vector<int64_t>& ids, int64_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+void check_at_most(const char* field, int64_t value, int64_t most, ConfigProblems& problems) {
+  if (value > most) problems.add(field, "wanted at most ", most, " but got ", value);
 }
 
 // Layer ids must rise strictly within [0, layers). Returns whether they do.
@@ -119,6 +128,12 @@ void check_tokens(const ModelConfig& config, ConfigProblems& problems) {
   if (!problems.has("num_hidden_layers")) {
     check_layer_ids("engram_layer_ids", config.engram_layer_ids, config.num_hidden_layers, problems);
   }
+  // Every layer has a table for each n-gram size from 2 and each head; neither factor reaches 2^31.
+  const int64_t tables = (config.engram_max_ngram_size - 1) * config.engram_n_heads;
+  if (const auto layers = static_cast<int64_t>(config.engram_layer_ids.size()); tables > kMaxEngramTables / layers) {
+    problems.add("engram_n_heads", "wanted at most ", kMaxEngramTables, " Engram tables but got ", layers,
+                 " layers (engram_layer_ids) of ", tables, " (engram_n_heads * (engram_max_ngram_size - 1))");
+  }
   if (config.engram_compressed_vocab_size > config.vocab_size) {
     problems.add("engram_compressed_vocab_size", "wanted at most vocab_size = ", config.vocab_size, " but got ",
                  config.engram_compressed_vocab_size);
@@ -134,6 +149,9 @@ void check_tokens(const ModelConfig& config, ConfigProblems& problems) {
 void check_consistency(const ModelConfig& config, ConfigProblems& problems) {
   check_layer_roles(config, problems);
   check_attention(config, problems);
+  check_at_most("hc_mult", config.hc_mult, kMaxStreams, problems);
+  check_at_most("index_topk", config.index_topk, kMaxSelection, problems);
+  check_at_most("candidate_topk_blocks", config.candidate_topk_blocks, kMaxSelection, problems);
   const char* pairs = "bfloat16 products take channels in pairs";
   check_multiple("hidden_size", config.hidden_size, 2, pairs, problems);
   check_multiple("q_lora_rank", config.q_lora_rank, 2, pairs, problems);

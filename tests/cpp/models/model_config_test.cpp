@@ -185,6 +185,9 @@ TEST(ModelConfig, NamesTheFieldThatIsWrong) {
            {"topk_method", "\"greedy\"", "topk_method: wanted \"noaux_tc\""},
            {"n_shared_experts", "2", "n_shared_experts: wanted 1"},
            {"tie_word_embeddings", "true", "tie_word_embeddings: wanted false"},
+           {"hc_mult", "17", "hc_mult: wanted at most 16 but got 17"},
+           {"index_topk", "2147483647", "index_topk: wanted at most 65536 but got 2147483647"},
+           {"candidate_topk_blocks", "65537", "candidate_topk_blocks: wanted at most 65536 but got 65537"},
            {"dtype", "\"float16\"", "dtype: wanted float32 or bfloat16 but got float16"},
            {"rope_theta", "5", "rope_theta: wanted the same value"},
            {"rope_parameters", "{\"rope_type\": \"linear\"}", "rope_type: wanted yarn or default but got linear"},
@@ -197,6 +200,14 @@ TEST(ModelConfig, NamesTheFieldThatIsWrong) {
   EXPECT_TRUE(says(complaint_of("v41-tiny-engram", {{"engram_compressed_vocab_size", "300"}}),
                    "engram_compressed_vocab_size: wanted at most vocab_size = 288 but got 300"));
   EXPECT_TRUE(says(complaint_of("v41-tiny-engram", {{"engram_pad_token_id", "288"}}), "engram_pad_token_id"));
+  EXPECT_TRUE(says(complaint_of("v41-tiny-engram", {{"engram_n_heads", "513"}}),
+                   "engram_n_heads: wanted at most 1024 Engram tables but got 1 layers (engram_layer_ids) of 1026"));
+  EXPECT_TRUE(says(complaint_of("v41-tiny-engram", {{"engram_max_ngram_size", "2147483647"}}), "1024 Engram tables"));
+}
+
+TEST(ModelConfig, TakesTheLargestSizesItNames) {
+  EXPECT_EQ(load(edited("v41-tiny", {{"hc_mult", "16"}, {"index_topk", "65536"}})).hc_mult, 16);
+  EXPECT_EQ(load(edited("v41-tiny-engram", {{"engram_n_heads", "512"}})).engram_n_heads, 512);
 }
 
 TEST(ModelConfig, NamesAllFieldsThatAreWrongAtOnce) {
