@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -30,6 +31,10 @@ std::string join(const std::vector<std::string>& names) {
   for (const auto& name : names) text += (text.empty() ? "" : ", ") + name;
   return text;
 }
+
+// What misfits may allocate in all before loading ends at once: as much as the files' tensors could need, or little.
+constexpr double kMisfitElements = 1 << 26;
+constexpr double kElementsPerByte = 2;  // of packed FP4
 
 // "layers.0.attn.wq_a.weight" -> "layers.0.attn.wq_a.scale"; empty for a tensor that can have no scale.
 std::string scale_name(const std::string& name) {
@@ -124,42 +129,81 @@ void Checkpoint::mark_used(const std::string& name) {
   done_bytes_ += static_cast<int64_t>(found->second.tensor->data.size());
 }
 
+const StoredTensor* Checkpoint::scale_of(const std::string& name, const StoredTensor& weight) const {
+  if (!needs_scale(weight.dtype)) return nullptr;
+  const auto scale = tensors_.find(scale_name(name));
+  return scale == tensors_.end() ? nullptr : scale->second.tensor;
+}
+
+bool Checkpoint::fits(const std::string& name, at::IntArrayRef shape) {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) {
+    missing_.push_back(name);
+    return false;
+  }
+  const StoredTensor& weight = *found->second.tensor;
+  const StoredTensor* scale = scale_of(name, weight);
+  mark_used(name);
+  if (scale != nullptr) mark_used(scale_name(name));
+  try {
+    const WeightFormat format = weight_format(weight, scale, name);
+    const auto stored = unpacked_shape(weight);
+    REPRISE_REQUIRE(at::IntArrayRef(stored) == shape, name, ": wanted shape ", shape, " but got ",
+                    at::IntArrayRef(stored), format == WeightFormat::kFp4Rows ? " (unpacked)" : "");
+    return true;
+  } catch (const std::invalid_argument& error) {
+    misfits_.emplace_back(error.what());
+    return false;
+  }
+}
+
+void Checkpoint::read(const std::string& name, const at::Tensor& destination) {
+  const auto [file, weight] = tensors_.at(name);
+  const StoredTensor* scale = scale_of(name, *weight);
+  try {
+    dequantize(*weight, scale, weight_format(*weight, scale, name), destination, name,
+               [&](auto part) { file->release(part); });
+    if (scale != nullptr) tensors_.at(scale_name(name)).file->release(scale->data);
+  } catch (const std::invalid_argument& error) {
+    misfits_.emplace_back(error.what());
+  }
+}
+
 void Checkpoint::take_into(const std::string& name, const at::Tensor& destination) {
   REPRISE_REQUIRE(destination.defined() && destination.is_contiguous() && destination.device().is_cpu() &&
                       (destination.scalar_type() == at::kFloat || destination.scalar_type() == at::kBFloat16),
                   "[take_into] ", name, ": wanted a contiguous float32 or bfloat16 CPU tensor to fill but got another");
-  const auto found = tensors_.find(name);
-  if (found == tensors_.end()) {
-    missing_.push_back(name);
-    return;
-  }
-  const auto [file, weight] = found->second;
-  const auto scale = needs_scale(weight->dtype) ? tensors_.find(scale_name(name)) : tensors_.end();
-  const StoredTensor* stored_scale = scale == tensors_.end() ? nullptr : scale->second.tensor;
-  mark_used(name);
-  if (stored_scale != nullptr) mark_used(scale->first);
-  try {
-    const WeightFormat format = weight_format(*weight, stored_scale, name);
-    const auto shape = unpacked_shape(*weight);
-    REPRISE_REQUIRE(at::IntArrayRef(shape) == destination.sizes(), name, ": wanted shape ", destination.sizes(),
-                    " but got ", at::IntArrayRef(shape), format == WeightFormat::kFp4Rows ? " (unpacked)" : "");
-    dequantize(*weight, stored_scale, format, destination, name, [&](auto part) { file->release(part); });
-    if (stored_scale != nullptr) scale->second.file->release(stored_scale->data);
-  } catch (const std::invalid_argument& error) {
-    misfits_.emplace_back(error.what());
-  }
+  if (fits(name, destination.sizes())) read(name, destination);
   if (on_progress_) on_progress_(done_bytes_, total_bytes_);
 }
 
 at::Tensor Checkpoint::take(const std::string& name, at::IntArrayRef shape, at::ScalarType dtype) {
+  const bool good = fits(name, shape);
+  if (!good) {
+    // In double: the sizes of a config that lies may multiply to more than int64_t holds, or have wrapped around.
+    double elements = 1;
+    for (const int64_t size : shape) elements *= size >= 0 ? static_cast<double>(size) : HUGE_VAL;
+    misfit_elements_ += elements;
+    const double most = std::max(kMisfitElements, kElementsPerByte * static_cast<double>(total_bytes_));
+    if (misfit_elements_ > most) throw std::invalid_argument(complaint() + "\n  (the tensors after these were not looked at)");
+  }
   at::Tensor result = at::empty(shape, dtype);
-  take_into(name, result);
+  if (good) read(name, result);
+  if (on_progress_) on_progress_(done_bytes_, total_bytes_);
   return result;
 }
 
 void Checkpoint::skip(const std::string& name) {
   mark_used(name);
   if (const auto scale = scale_name(name); !scale.empty()) mark_used(scale);
+}
+
+std::string Checkpoint::complaint() const {
+  std::string message =
+      concat("[load] ", checkpoint_dir_, " does not hold the weights that its config.json describes:");
+  if (!missing_.empty()) message += concat("\n  ", missing_.size(), " missing: ", join(missing_));
+  for (const auto& misfit : misfits_) message += "\n  " + misfit;
+  return message;
 }
 
 void Checkpoint::finish() {
@@ -171,10 +215,7 @@ void Checkpoint::finish() {
     if (on_progress_) on_progress_(total_bytes_, total_bytes_);
     return;
   }
-  std::string message =
-      concat("[load] ", checkpoint_dir_, " does not hold the weights that its config.json describes:");
-  if (!missing_.empty()) message += concat("\n  ", missing_.size(), " missing: ", join(missing_));
-  for (const auto& misfit : misfits_) message += "\n  " + misfit;
+  std::string message = complaint();
   if (!unknown.empty()) message += concat("\n  ", unknown.size(), " unknown: ", join(unknown));
   throw std::invalid_argument(message);
 }

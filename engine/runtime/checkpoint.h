@@ -45,6 +45,14 @@ class Checkpoint final : public WeightSource {
   void load_index(const std::string& index_path);
   void pass_over_other_modalities();
   void mark_used(const std::string& name);
+  // The tensor beside a quantized weight; null when there is none or it needs none.
+  const StoredTensor* scale_of(const std::string& name, const StoredTensor& weight) const;
+  // Whether a tensor is there in this shape, and marks it as used; what is wrong is noted.
+  bool fits(const std::string& name, at::IntArrayRef shape);
+  // Dequantizes a tensor that fits.
+  void read(const std::string& name, const at::Tensor& destination);
+  // What is missing or does not fit so far.
+  std::string complaint() const;
 
   std::string checkpoint_dir_;
   Progress on_progress_;
@@ -53,6 +61,7 @@ class Checkpoint final : public WeightSource {
   std::set<std::string> used_;
   std::vector<std::string> missing_;
   std::vector<std::string> misfits_;  // "name: wanted ... but got ..."
+  double misfit_elements_ = 0;        // that take() was asked for and found no values for
   std::string notice_;
   int64_t total_bytes_ = 0;
   int64_t done_bytes_ = 0;

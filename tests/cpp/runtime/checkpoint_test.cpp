@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../temporary_folder.h"
+#include "reprise/error.h"
 #include "runtime/engram_vocabulary.h"
 #include "safetensors_bytes.h"
 
@@ -201,6 +202,29 @@ TEST(Checkpoint, ListsEverythingThatDoesNotFit) {
   EXPECT_TRUE(says(said, "typed.weight: wanted its .scale in F8_E8M0 but got F32"));
   EXPECT_TRUE(says(said, "packed.weight: wanted shape [2, 16] but got [2, 32] (unpacked)"));
   EXPECT_TRUE(says(said, "2 unknown: plain.scale, stranger.weight"));
+}
+
+// Sizes of a config that lies end loading with the list so far, not with a failed allocation.
+TEST(Checkpoint, RefusesSizesThatTheFilesCannotHold) {
+  const TemporaryFolder folder;
+  folder.write("model.safetensors", safetensors_bytes({{"narrow", "F32", {2, 2}, std::string(16, '\0')},
+                                                       {"wide", "F32", {2, 2}, std::string(16, '\0')}}));
+  const int64_t huge = int64_t{1} << 31;
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{huge, huge}, {huge * huge, huge}, {huge, 288}, {-8, 4}}) {
+    Checkpoint checkpoint(folder.path());
+    checkpoint.take("narrow", {2, 3}, at::kFloat);
+    const std::string said = complaint([&] { checkpoint.take("wide", shape, at::kFloat); });
+    EXPECT_TRUE(says(said, "narrow: wanted shape [2, 3] but got [2, 2]"));
+    EXPECT_TRUE(says(said, concat("wide: wanted shape ", at::IntArrayRef(shape), " but got [2, 2]")));
+    EXPECT_FALSE(says(said, "unknown"));
+  }
+  // So do many sizes that would pass by themselves.
+  Checkpoint checkpoint(folder.path());
+  std::string said;
+  for (int i = 0; i < 100 && said.empty(); ++i) {
+    said = complaint([&] { checkpoint.take(concat("absent.", i), {1 << 20, 1 << 4}, at::kFloat); });
+  }
+  EXPECT_TRUE(says(said, "missing: absent.0, absent.1"));
 }
 
 TEST(Checkpoint, PassesOverOtherModalitiesWithANotice) {
