@@ -265,8 +265,8 @@ void bind_engine(nb::module_& m) {
       .def_ro("bytes", &CacheGroupStats::bytes);
   m.def(
       "describe_cache_groups",
-      [](const ModelConfig& model, const EngineConfig& engine) {
-        check_engine_config(engine, model);
+      [](const ModelConfig& model, const EngineConfig& config) {
+        const EngineConfig engine = check_engine_config(config, model);
         const auto dtype = resolve_dtype(model, engine);
         const CacheSizes sizes = choose_cache_sizes(model, engine, dtype);
         return std::pair(describe_cache_groups(model, engine, dtype, sizes), sizes.max_model_len);

@@ -32,7 +32,7 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 }
 
 EngineConfig complete(EngineConfig config, const std::string& checkpoint_dir, const ModelConfig& model) {
-  check_engine_config(config, model);
+  config = check_engine_config(std::move(config), model);
   if (model.engram_layer_ids.empty()) {
     config.engram_vocabulary.clear();
   } else if (config.engram_vocabulary.empty()) {
@@ -40,7 +40,6 @@ EngineConfig complete(EngineConfig config, const std::string& checkpoint_dir, co
   } else {
     check_engram_vocabulary(config.engram_vocabulary, model, "[engram_vocabulary] ");
   }
-  config.max_num_batched_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs);
   return config;
 }
 

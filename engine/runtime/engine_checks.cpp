@@ -2,24 +2,39 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "reprise/error.h"
 #include "runtime/sampler.h"
 
 namespace reprise {
 
-void check_engine_config(const EngineConfig& config, const ModelConfig& model) {
-  const auto at_least = [](const char* name, int64_t value, int64_t least) {
+namespace {
+
+// Far beyond what a machine serves; sizes below them multiply without overflow.
+constexpr int64_t kMaxNumSeqs = 65536;
+constexpr int64_t kMaxNumBatchedTokens = 1 << 20;
+constexpr int64_t kMaxPageSize = 65536;
+constexpr int64_t kMaxNumThreads = 1024;
+
+}  // namespace
+
+EngineConfig check_engine_config(EngineConfig config, const ModelConfig& model) {
+  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+  const auto within = [](const char* name, int64_t value, int64_t least, int64_t most) {
     REPRISE_REQUIRE(value >= least, "[load] wanted ", name, " of at least ", least, " but got ", value);
+    REPRISE_REQUIRE(value <= most, "[load] wanted ", name, " of at most ", most, " but got ", value);
   };
-  at_least("max_num_seqs", config.max_num_seqs, 1);
-  at_least("max_num_batched_tokens", config.max_num_batched_tokens, 1);
-  at_least("max_model_len", config.max_model_len, 0);
-  at_least("max_waiting", config.max_waiting, 0);
-  at_least("page_size", config.page_size, 1);
-  at_least("kv_cache_memory", config.kv_cache_memory, 0);
-  at_least("num_threads", config.num_threads, 0);
-  const int64_t max_rows = std::max(config.max_num_batched_tokens, config.max_num_seqs);
+  within("max_num_seqs", config.max_num_seqs, 1, kMaxNumSeqs);
+  within("max_num_batched_tokens", config.max_num_batched_tokens, 1, kMaxNumBatchedTokens);
+  within("max_model_len", config.max_model_len, 0, kAny);
+  within("max_waiting", config.max_waiting, 0, kAny);
+  within("page_size", config.page_size, 1, kMaxPageSize);
+  within("kv_cache_memory", config.kv_cache_memory, 0, kAny);
+  within("num_threads", config.num_threads, 0, kMaxNumThreads);
+  // Every request may bring a row to a step.
+  config.max_num_batched_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs);
+  const int64_t max_rows = config.max_num_batched_tokens;
   int64_t last = 0;
   for (const int64_t bucket : config.graph_buckets) {
     REPRISE_REQUIRE(bucket > last && bucket <= max_rows, "[load] wanted graph_buckets that ascend from 1 to at most ", max_rows,
@@ -33,6 +48,7 @@ void check_engine_config(const EngineConfig& config, const ModelConfig& model) {
     REPRISE_REQUIRE(config.page_size % ratio == 0, "[load] wanted a page_size that is a multiple of compress ratio ", ratio,
                     " (layer ", source, ") but got ", config.page_size);
   }
+  return config;
 }
 
 void check_request(const Request& request, const ModelConfig& model, int64_t max_model_len) {
