@@ -84,6 +84,9 @@ class LLM:
             num_threads, enable_prefix_caching, prefix_rebuild ("auto", "exact", "bounded"), poison_cache, max_waiting,
             graph_buckets (row counts that steps run from graphs of fixed shape for; none by default).
 
+    `engine` is the engine underneath. While generate() runs it alone steps the engine: what others submit then runs
+    too, but its outputs are lost.
+
     Raises ValueError that says what is wrong with the checkpoint or an option.
     """
 
@@ -148,8 +151,9 @@ class LLM:
             prompts: a string, token ids, {"prompt_token_ids": [...]} or {"prompt": "..."}, or a list of these.
             sampling_params: one for all prompts, or one per prompt.
 
-        Raises ValueError, naming the prompt, before anything has run if any of them cannot be served. Interrupting it
-        (Ctrl-C) ends its requests and leaves the engine usable.
+        Raises ValueError, naming the prompt, before anything has run if any of them cannot be served, and when `engine`
+        holds requests of others, whose outputs its steps would take. Interrupting it (Ctrl-C) ends its requests and
+        leaves the engine usable.
         """
         parsed = self._parse_prompts(prompts)
         params = self._params_for(sampling_params, len(parsed))
@@ -169,6 +173,11 @@ class LLM:
         return self.engine.stats()
 
     def _run(self, prompts: list[_ParsedPrompt], params: list[SamplingParams], use_tqdm: bool) -> list[RequestOutput]:
+        if self.engine.has_unfinished():
+            raise ValueError(
+                "[generate] wanted an engine without requests of others but it has some; call engine.step() and take "
+                "their outputs until has_unfinished() is False, or abort them"
+            )
         running: dict[int, OutputBuilder] = {}
         outputs: list[RequestOutput] = []
         try:
@@ -198,7 +207,7 @@ class LLM:
         finished = new_tokens = 0
         for step in self.engine.step():
             builder = running.get(step.id)
-            if builder is None:  # someone else's request on the same engine
+            if builder is None:  # someone else's, submitted meanwhile
                 continue
             if builder.add(step):
                 self.engine.abort(step.id)

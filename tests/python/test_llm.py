@@ -265,15 +265,20 @@ def test_interrupt_leaves_a_usable_engine(llm: LLM) -> None:
     ]
 
 
-def test_generate_leaves_requests_of_others_alone(llm: LLM) -> None:
+def test_generate_refuses_an_engine_with_requests_of_others(llm: LLM) -> None:
     prompt = golden_prompts("v41-tiny-engram")[3]
     want = golden("v41-tiny-engram")["3.full.tokens"].tolist()
-    other = llm.engine.submit(Request(prompt, greedy(max_tokens=500).to_engine(0)))
+    steps = llm.stats().steps
+    llm.engine.submit(Request(prompt, greedy().to_engine(0)))
+    with pytest.raises(ValueError, match=r"wanted an engine without requests of others .*step\(\) .* until"):
+        llm.generate(prompt, greedy(), use_tqdm=False)
+    assert llm.stats().steps == steps, "nothing has run"
+    tokens = []
+    while llm.engine.has_unfinished():
+        for output in llm.engine.step():
+            tokens += output.new_token_ids
+    assert tokens == want, "the other request has lost nothing"
     assert tokens_of(llm.generate(prompt, greedy(), use_tqdm=False)) == [want]
-    assert llm.engine.has_unfinished()
-    assert llm.engine.abort(other)
-    llm.engine.step()
-    assert not llm.engine.has_unfinished()
 
 
 def test_threads_may_share_an_llm(llm: LLM) -> None:
