@@ -13,6 +13,7 @@ import pytest
 import tokenizers
 from safetensors.torch import load_file
 
+import reprise
 from reprise.cli import main
 
 TESTS = Path(__file__).resolve().parent.parent
@@ -77,6 +78,17 @@ def test_prepare_writes_engrams_vocabulary(tmp_path: Path, capsys: pytest.Captur
         str(t) for t in tokens["bounded"]
     ]
     assert "nothing to prepare" in run(capsys, "prepare", TESTS / "data" / "v41-tiny")
+
+
+def test_inspect_says_what_the_engine_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where more requests run than max_num_batched_tokens has rows: each of them brings one."""
+    options = {"max_num_seqs": 40, "max_num_batched_tokens": 8, "max_model_len": 64, "page_size": 4}
+    flags = [text for name, value in options.items() for text in ("--" + name.replace("_", "-"), str(value))]
+    facts = json.loads(run(capsys, "inspect", ENGRAM, "--json", *flags))
+    stats = reprise.LLM(ENGRAM, **options, num_threads=1, use_tqdm=False).stats()
+    assert facts["max_model_len"] == stats.max_model_len == 64
+    sizes = [(group["name"], group["num_pages"], group["bytes"]) for group in facts["cache_groups"]]
+    assert sizes == [(group.name, group.num_pages, group.bytes) for group in stats.cache_groups]
 
 
 def test_inspect_names_facts_and_roles(capsys: pytest.CaptureFixture[str]) -> None:
