@@ -15,7 +15,8 @@ constexpr double kFreeMemoryShare = 0.5;
 int64_t pages_of(int64_t tokens, int64_t page_size) { return (tokens + page_size - 1) / page_size; }
 
 int64_t wanted_model_len(const ModelConfig& model, const EngineConfig& engine) {
-  return engine.max_model_len > 0 ? std::min(engine.max_model_len, model.max_position_embeddings) : model.max_position_embeddings;
+  return engine.max_model_len > 0 ? std::min(engine.max_model_len, model.max_position_embeddings)
+                                  : model.max_position_embeddings;
 }
 
 }  // namespace
@@ -43,11 +44,12 @@ CacheSizes choose_cache_sizes(const ModelConfig& model, const EngineConfig& engi
       engine.max_num_seqs * resident + pages_of(max_step_rows(model, engine), page) + engine.max_num_seqs + 1;
   const int64_t most_compressed = publishes ? engine.max_num_seqs * pages_of(wanted_len, page) + 1 : 0;
   const int64_t least = least_window * window_bytes + (publishes ? 2 * compressed_bytes : 0) + partial;
-  REPRISE_REQUIRE(budget >= least, "[kv_cache_memory] wanted at least ", least, " bytes for one request with steps of ", chunk,
-                  " rows (max_num_batched_tokens) but got ", budget,
+  REPRISE_REQUIRE(budget >= least, "[kv_cache_memory] wanted at least ", least, " bytes for one request with steps of ",
+                  chunk, " rows (max_num_batched_tokens) but got ", budget,
                   "; give more memory, or lower max_num_batched_tokens, max_num_seqs or page_size");
 
-  // First one request, as long as memory allows; then both groups grow alike, so that more memory never means fewer pages.
+  // First one request, as long as memory allows; then both groups grow alike, so that more memory never means fewer
+  // pages.
   CacheSizes sizes{.num_window_pages = least_window, .num_compressed_pages = 0, .max_model_len = wanted_len};
   int64_t rest = budget - partial - least_window * window_bytes;
   if (publishes) {
@@ -66,11 +68,12 @@ CacheSizes choose_cache_sizes(const ModelConfig& model, const EngineConfig& engi
   return sizes;
 }
 
-std::vector<CacheGroupStats> describe_cache_groups(const ModelConfig& model, const EngineConfig& engine, at::ScalarType dtype,
-                                                   const CacheSizes& sizes) {
+std::vector<CacheGroupStats> describe_cache_groups(const ModelConfig& model, const EngineConfig& engine,
+                                                   at::ScalarType dtype, const CacheSizes& sizes) {
   std::vector<CacheGroupStats> groups;
   const auto add = [&groups](const char* name, int64_t num_pages, int64_t page_size, int64_t bytes) {
-    groups.push_back({.name = name, .num_pages = num_pages, .free_pages = num_pages, .page_size = page_size, .bytes = bytes});
+    groups.push_back(
+        {.name = name, .num_pages = num_pages, .free_pages = num_pages, .page_size = page_size, .bytes = bytes});
   };
   add("window", sizes.num_window_pages - 1, engine.page_size,
       sizes.num_window_pages * KvCache::window_page_bytes(model, engine.page_size, dtype));

@@ -19,13 +19,14 @@ struct CacheSizes {
 // Rows that one step can have at most.
 int64_t max_step_rows(const ModelConfig& model, const EngineConfig& engine);
 
-// Divides the cache memory among the groups: what max_num_seqs requests of the longest kind can use, or less when the memory
-// does not reach: one request, as long as wanted, comes first, and more memory never means fewer pages. Throws std::invalid_argument when it does not hold one request's window and one page.
+// Divides the cache memory among the groups: what max_num_seqs requests of the longest kind can use, or less when the
+// memory does not reach: one request, as long as wanted, comes first, and more memory never means fewer pages. Throws
+// std::invalid_argument when it does not hold one request's window and one page.
 CacheSizes choose_cache_sizes(const ModelConfig& model, const EngineConfig& engine, at::ScalarType dtype);
 
 // What the groups take, all of their pages free: window, compressed, partial, as far as the model has them.
-std::vector<CacheGroupStats> describe_cache_groups(const ModelConfig& model, const EngineConfig& engine, at::ScalarType dtype,
-                                                   const CacheSizes& sizes);
+std::vector<CacheGroupStats> describe_cache_groups(const ModelConfig& model, const EngineConfig& engine,
+                                                   at::ScalarType dtype, const CacheSizes& sizes);
 
 // The arithmetic dtype that an engine of this config runs in.
 at::ScalarType resolve_dtype(const ModelConfig& model, const EngineConfig& engine);

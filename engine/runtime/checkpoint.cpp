@@ -185,7 +185,8 @@ at::Tensor Checkpoint::take(const std::string& name, at::IntArrayRef shape, at::
     for (const int64_t size : shape) elements *= size >= 0 ? static_cast<double>(size) : HUGE_VAL;
     misfit_elements_ += elements;
     const double most = std::max(kMisfitElements, kElementsPerByte * static_cast<double>(total_bytes_));
-    if (misfit_elements_ > most) throw std::invalid_argument(complaint() + "\n  (the tensors after these were not looked at)");
+    if (misfit_elements_ > most)
+      throw std::invalid_argument(complaint() + "\n  (the tensors after these were not looked at)");
   }
   at::Tensor result = at::empty(shape, dtype);
   if (good) read(name, result);

@@ -37,16 +37,18 @@ EngineConfig check_engine_config(EngineConfig config, const ModelConfig& model) 
   const int64_t max_rows = config.max_num_batched_tokens;
   int64_t last = 0;
   for (const int64_t bucket : config.graph_buckets) {
-    REPRISE_REQUIRE(bucket > last && bucket <= max_rows, "[load] wanted graph_buckets that ascend from 1 to at most ", max_rows,
-                    " rows (max_num_batched_tokens) but got ", bucket, last > 0 ? concat(" after ", last) : "");
+    REPRISE_REQUIRE(bucket > last && bucket <= max_rows, "[load] wanted graph_buckets that ascend from 1 to at most ",
+                    max_rows, " rows (max_num_batched_tokens) but got ", bucket,
+                    last > 0 ? concat(" after ", last) : "");
     last = bucket;
   }
-  REPRISE_REQUIRE(config.max_model_len <= model.max_position_embeddings, "[load] wanted max_model_len of at most the model's ",
-                  model.max_position_embeddings, " positions but got ", config.max_model_len);
+  REPRISE_REQUIRE(config.max_model_len <= model.max_position_embeddings,
+                  "[load] wanted max_model_len of at most the model's ", model.max_position_embeddings,
+                  " positions but got ", config.max_model_len);
   for (const int64_t source : model.kv_source_layer_ids) {
     const int64_t ratio = model.compress_ratios[static_cast<size_t>(source)];
-    REPRISE_REQUIRE(config.page_size % ratio == 0, "[load] wanted a page_size that is a multiple of compress ratio ", ratio,
-                    " (layer ", source, ") but got ", config.page_size);
+    REPRISE_REQUIRE(config.page_size % ratio == 0, "[load] wanted a page_size that is a multiple of compress ratio ",
+                    ratio, " (layer ", source, ") but got ", config.page_size);
   }
   return config;
 }
@@ -55,15 +57,16 @@ void check_request(const Request& request, const ModelConfig& model, int64_t max
   const auto& prompt = request.prompt_token_ids;
   REPRISE_REQUIRE(!prompt.empty(), "[submit] wanted a prompt of at least 1 token but got none");
   for (size_t i = 0; i < prompt.size(); ++i) {
-    REPRISE_REQUIRE(prompt[i] >= 0 && prompt[i] < model.vocab_size, "[submit] wanted token ids from 0 to ", model.vocab_size - 1,
-                    " but got ", prompt[i], " at position ", i);
+    REPRISE_REQUIRE(prompt[i] >= 0 && prompt[i] < model.vocab_size, "[submit] wanted token ids from 0 to ",
+                    model.vocab_size - 1, " but got ", prompt[i], " at position ", i);
   }
   check_sampling_params(request.sampling, model.vocab_size);
   REPRISE_REQUIRE(std::isfinite(request.timeout_s) && request.timeout_s >= 0,
                   "[submit] wanted a timeout_s of at least 0 but got ", request.timeout_s);
   const auto length = static_cast<int64_t>(prompt.size());
-  REPRISE_REQUIRE(request.sampling.max_tokens <= max_model_len - length, "[submit] wanted prompt + max_tokens of at most ",
-                  max_model_len, " tokens (max_model_len) but got ", length, " + ", request.sampling.max_tokens);
+  REPRISE_REQUIRE(request.sampling.max_tokens <= max_model_len - length,
+                  "[submit] wanted prompt + max_tokens of at most ", max_model_len, " tokens (max_model_len) but got ",
+                  length, " + ", request.sampling.max_tokens);
 }
 
 }  // namespace reprise

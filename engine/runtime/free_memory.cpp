@@ -62,8 +62,9 @@ int64_t left_in_groups(const fs::path& mount, const std::string& group, const Gr
 
 int64_t free_memory(const std::string& proc, const std::string& cgroup) {
   const auto available_kib = read_field(fs::path(proc) / "meminfo", "MemAvailable:");
-  int64_t free = available_kib ? *available_kib * 1024
-                               : static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+  int64_t free = available_kib
+                     ? *available_kib * 1024
+                     : static_cast<int64_t>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
   // Lines "id:controllers:path"; version 2 has the id 0 and names no controllers.
   std::ifstream groups(fs::path(proc) / "self" / "cgroup");
   for (std::string line; std::getline(groups, line);) {

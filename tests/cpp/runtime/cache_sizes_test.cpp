@@ -45,8 +45,9 @@ TEST(CacheSizes, MoreMemoryNeverMeansFewerPages) {
         for (int64_t step = 0; step <= last_step; ++step) {
           engine.kv_cache_memory = least + step * least / 50;  // from once to nine times the least
           const CacheSizes sizes = choose_cache_sizes(model, engine, at::kFloat);
-          SCOPED_TRACE(::testing::Message() << "page " << page_size << ", seqs " << max_num_seqs << ", len " << max_model_len
-                                            << ", budget " << engine.kv_cache_memory << " of " << least);
+          SCOPED_TRACE(::testing::Message()
+                       << "page " << page_size << ", seqs " << max_num_seqs << ", len " << max_model_len << ", budget "
+                       << engine.kv_cache_memory << " of " << least);
           ASSERT_GE(sizes.num_compressed_pages, 2);
           ASSERT_GE(sizes.num_window_pages, before.num_window_pages);
           ASSERT_GE(sizes.num_compressed_pages, before.num_compressed_pages);
@@ -75,8 +76,8 @@ TEST(CacheSizes, TheLeastMemoryServesARequest) {
   }
 }
 
-// Memory without end gives every one of the requests its whole length, and no more: by hand, 3 requests of 100 tokens in
-// pages of 4 are 75 pages and the pad page; each keeps its window of 8 in 3 pages and has one page of rows to spare,
+// Memory without end gives every one of the requests its whole length, and no more: by hand, 3 requests of 100 tokens
+// in pages of 4 are 75 pages and the pad page; each keeps its window of 8 in 3 pages and has one page of rows to spare,
 // beside 64 pages for the step's 256 rows and the pad page.
 TEST(CacheSizes, TakesNoMoreThanTheRequestsCanUse) {
   const ModelConfig model = load_model_config(data_path("v41-tiny"));

@@ -210,7 +210,8 @@ TEST(Checkpoint, RefusesSizesThatTheFilesCannotHold) {
   folder.write("model.safetensors", safetensors_bytes({{"narrow", "F32", {2, 2}, std::string(16, '\0')},
                                                        {"wide", "F32", {2, 2}, std::string(16, '\0')}}));
   const int64_t huge = int64_t{1} << 31;
-  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{huge, huge}, {huge * huge, huge}, {huge, 288}, {-8, 4}}) {
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{huge, huge}, {huge * huge, huge}, {huge, 288}, {-8, 4}}) {
     Checkpoint checkpoint(folder.path());
     checkpoint.take("narrow", {2, 3}, at::kFloat);
     const std::string said = complaint([&] { checkpoint.take("wide", shape, at::kFloat); });

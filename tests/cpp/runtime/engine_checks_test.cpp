@@ -45,8 +45,8 @@ TEST(EngineChecks, EveryRunningRequestHasARow) {
   EXPECT_EQ(check_engine_config(config, model).max_num_batched_tokens, 21);
 }
 
-// A step has no more rows than its requests have tokens, so that steps without a limit take no memory: 2^20 rows of 65536
-// selected entries would be 256 GiB.
+// A step has no more rows than its requests have tokens, so that steps without a limit take no memory: 2^20 rows of
+// 65536 selected entries would be 256 GiB.
 TEST(EngineChecks, StepsTakeMemoryForTheRowsThatCanCome) {
   const TemporaryFolder folder;
   std::filesystem::create_symlink(data_path("v41-tiny") + "/model.safetensors", folder / "model.safetensors");
@@ -74,8 +74,9 @@ TEST(EngineChecks, AConfigThatLiesIsRefusedWithTheShapes) {
     folder.write("config.json", text.replace(value, text.find(',', value) - value, "1073741824"));
     const std::string said = complaint([&] { Engine::load(folder.path(), tiny_config("v41-tiny")); });
     EXPECT_TRUE(says(said, "does not hold the weights that its config.json describes")) << name;
-    EXPECT_TRUE(says(said, name == "hidden_size" ? "embed.weight: wanted shape [288, 1073741824] but got [288, 64]"
-                                                 : "layers.0.attn.wq_b.weight: wanted shape [34359738368, 32] but got"));
+    EXPECT_TRUE(says(said, name == "hidden_size"
+                               ? "embed.weight: wanted shape [288, 1073741824] but got [288, 64]"
+                               : "layers.0.attn.wq_b.weight: wanted shape [34359738368, 32] but got"));
   }
 }
 
