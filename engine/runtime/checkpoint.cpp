@@ -1,7 +1,5 @@
 #include "runtime/checkpoint.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "backends/tensor_cache.h"
 #include "models/json_file.h"
 #include "reprise/error.h"
 #include "runtime/dequantize.h"
@@ -188,7 +187,7 @@ at::Tensor Checkpoint::take(const std::string& name, at::IntArrayRef shape, at::
     if (misfit_elements_ > most)
       throw std::invalid_argument(complaint() + "\n  (the tensors after these were not looked at)");
   }
-  at::Tensor result = at::empty(shape, dtype);
+  at::Tensor result = empty_tensor(shape, dtype);
   if (good) read(name, result);
   if (on_progress_) on_progress_(done_bytes_, total_bytes_);
   return result;

@@ -19,7 +19,7 @@ struct PublishedRows {
   int64_t ratio = 0;
   at::Tensor slots;  // [rows] int64: cell of the compressed group (page * page_size / ratio + offset); the pad slot 0
                      // where a row completes no group of `ratio` tokens or must not write
-  RopeRows rope;  // at the position of the group's first token
+  RopeRows rope;     // at the position of the group's first token
 };
 
 // What attention and the caches know of a set of rows. A sequence's rows are contiguous, in position order, and run to
