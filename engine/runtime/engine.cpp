@@ -161,6 +161,14 @@ class Engine::Impl {
     return !requests_.empty() || !ended_.empty();
   }
 
+  void check_integrity() const {
+    const std::lock_guard lock(mutex_);
+    scheduler_.check_integrity();
+    REPRISE_ENSURE(static_cast<int64_t>(requests_.size()) == scheduler_.num_running() + scheduler_.num_waiting(),
+                   "the engine keeps ", requests_.size(), " requests, the scheduler ", scheduler_.num_running(),
+                   " and ", scheduler_.num_waiting());
+  }
+
   EngineStats stats() const {
     const std::lock_guard lock(mutex_);
     const auto& totals = scheduler_.totals();
@@ -386,6 +394,7 @@ bool Engine::abort(RequestId id) { return impl_->abort(id); }
 int64_t Engine::abort_all() { return impl_->abort_all(); }
 bool Engine::has_unfinished() const { return impl_->has_unfinished(); }
 EngineStats Engine::stats() const { return impl_->stats(); }
+void Engine::check_integrity() const { impl_->check_integrity(); }
 const ModelConfig& Engine::model_config() const { return impl_->model(); }
 const EngineConfig& Engine::config() const { return impl_->config(); }
 

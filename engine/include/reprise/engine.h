@@ -65,6 +65,9 @@ class Engine {
   std::vector<RequestOutput> step();
   bool has_unfinished() const;
   EngineStats stats() const;
+  // Throws std::logic_error when page pools, block tables, prefix index and queues disagree: for tests, as it visits
+  // every page.
+  void check_integrity() const;
   const ModelConfig& model_config() const;
   const EngineConfig& config() const;
 

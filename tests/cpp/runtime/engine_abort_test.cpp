@@ -51,13 +51,13 @@ TEST(EngineAbort, AtEveryStepThenTheSamePromptAgain) {
   for (int abort_at = 0; abort_at < 9; ++abort_at) {  // six chunks, the last with the first token, and three decodes
     const RequestId id = engine->submit(request);
     for (int i = 0; i < abort_at; ++i) {
-      for (const auto& output : engine->step()) EXPECT_FALSE(output.finished);
+      for (const auto& output : checked_step(*engine)) EXPECT_FALSE(output.finished);
     }
     EXPECT_TRUE(engine->abort(id));
     EXPECT_FALSE(engine->abort(id)) << "it has ended";
     expect_all_pages_free(*engine);
     EXPECT_TRUE(engine->has_unfinished()) << "its last output is still to come";
-    expect_ended(engine->step(), id, FinishReason::kAbort);
+    expect_ended(checked_step(*engine), id, FinishReason::kAbort);
     EXPECT_FALSE(engine->has_unfinished());
     EXPECT_TRUE(run(*engine, {request}).front() == want) << "after an abort at step " << abort_at;
     expect_all_pages_free(*engine);
@@ -79,7 +79,7 @@ TEST(EngineAbort, WhileOthersRun) {
     for (const auto& request : requests) ids.push_back(engine->submit(request));
     for (int step = 0; engine->has_unfinished(); ++step) {
       if (step == abort_at) engine->abort(ids[1]);
-      for (const auto& output : engine->step()) take(output, results[output.id]);
+      for (const auto& output : checked_step(*engine)) take(output, results[output.id]);
     }
     EXPECT_TRUE(results[ids[0]] == want[0] && results[ids[2]] == want[2]) << abort_at;
     expect_all_pages_free(*engine);
@@ -94,12 +94,12 @@ TEST(EngineAbort, APreemptedRequest) {
   low.priority = 1;
   const Request high = make_request(make_prompt(40, 3), 50);
   const RequestId low_id = engine->submit(low);
-  engine->step();
+  checked_step(*engine);
   const RequestId high_id = engine->submit(high);
   Generated result;
   while (engine->stats().preemptions == 0) {
     ASSERT_TRUE(engine->has_unfinished());
-    for (const auto& output : engine->step()) {
+    for (const auto& output : checked_step(*engine)) {
       if (output.id == high_id) take(output, result);
     }
   }
@@ -107,7 +107,7 @@ TEST(EngineAbort, APreemptedRequest) {
   EXPECT_TRUE(engine->abort(low_id));
   EXPECT_EQ(engine->stats().num_waiting, 0);
   while (engine->has_unfinished()) {
-    for (const auto& output : engine->step()) {
+    for (const auto& output : checked_step(*engine)) {
       if (output.id == high_id) take(output, result);
       if (output.id == low_id) {
         EXPECT_EQ(output.finish_reason, FinishReason::kAbort);
@@ -124,14 +124,14 @@ TEST(EngineAbort, AllWithMoreQueuedThanRunning) {
   const auto engine = load(config);
   std::vector<RequestId> ids;
   for (unsigned i = 0; i < 20; ++i) ids.push_back(engine->submit(make_request(make_prompt(11, i), 30)));
-  for (int i = 0; i < 5; ++i) engine->step();
+  for (int i = 0; i < 5; ++i) checked_step(*engine);
   EXPECT_GT(engine->stats().num_waiting, engine->stats().num_running);
   EXPECT_GT(engine->stats().num_running, 0);
   EXPECT_EQ(engine->abort_all(), 20);
   EXPECT_EQ(engine->abort_all(), 0);
   EXPECT_EQ(engine->stats().num_waiting + engine->stats().num_running, 0);
   expect_all_pages_free(*engine);
-  const auto outputs = engine->step();
+  const auto outputs = checked_step(*engine);
   ASSERT_EQ(outputs.size(), 20u);
   for (size_t i = 0; i < 20; ++i) {
     EXPECT_EQ(outputs[i].id, ids[i]) << "in the order of submission";
@@ -163,12 +163,12 @@ TEST(EngineAbort, Deadlines) {
   const RequestId running_id = engine->submit(running);
   const RequestId waiting_id = engine->submit(waiting);
   const RequestId patient_id = engine->submit(patient);
-  EXPECT_EQ(engine->step().front().id, running_id);
+  EXPECT_EQ(checked_step(*engine).front().id, running_id);
   EXPECT_EQ(engine->stats().num_waiting, 2);
   std::this_thread::sleep_for(250ms);
   std::map<RequestId, Generated> results;
   while (engine->has_unfinished()) {
-    for (const auto& output : engine->step()) take(output, results[output.id]);
+    for (const auto& output : checked_step(*engine)) take(output, results[output.id]);
   }
   EXPECT_EQ(results[running_id].finish_reason, FinishReason::kTimeout);
   EXPECT_TRUE(results[running_id].tokens.empty()) << "no step ran after the deadline";
@@ -187,14 +187,14 @@ TEST(EngineRefusals, AFullQueue) {
   for (unsigned i = 0; i < 4; ++i) requests.push_back(make_request(make_prompt(5, i), 3));
   std::map<RequestId, Generated> results;
   engine->submit(requests[0]);
-  engine->step();
+  checked_step(*engine);
   const RequestId second = engine->submit(requests[1]);
   engine->submit(requests[2]);
   EXPECT_EQ(
       complaint([&] { engine->submit(requests[3]); }),
       "[submit] wanted fewer than 2 waiting requests (max_waiting) but got 2; submit again when some have finished");
   while (engine->has_unfinished()) {
-    for (const auto& output : engine->step()) take(output, results[output.id]);
+    for (const auto& output : checked_step(*engine)) take(output, results[output.id]);
   }
   EXPECT_TRUE(results[second] == cold(config, requests[1])) << "the refusal changed nothing";
   EXPECT_EQ(engine->stats().num_finished, 3);
@@ -260,7 +260,7 @@ TEST(EngineFailures, AStepThatFailsAnywhereChangesNothing) {
       while (engine->has_unfinished()) {
         allocator.countdown = 1 + static_cast<int>(random() % 400);
         try {
-          for (const auto& output : engine->step()) take(output, results[places.at(output.id)]);
+          for (const auto& output : checked_step(*engine)) take(output, results[places.at(output.id)]);
         } catch (const std::bad_alloc&) {
           ++failures;
         }

@@ -66,7 +66,7 @@ TEST(EngineBatching, ChunksOfWindowMinusOneThenOneAndOne) {
     std::vector<int64_t> rows;
     int64_t before = 0;
     const auto step = [&] {
-      for (const auto& output : engine->step()) {
+      for (const auto& output : checked_step(*engine)) {
         if (output.id == id) take(output, result);
       }
       rows.push_back(engine->stats().encoder_rows_run - before);
@@ -110,7 +110,7 @@ TEST(EngineBatching, AnOddWindowKeepsItsRowsAndNoPageMore) {
   Generated result;
   engine->submit(request);
   while (engine->has_unfinished()) {
-    for (const auto& output : engine->step()) take(output, result);
+    for (const auto& output : checked_step(*engine)) take(output, result);
     const auto tokens = static_cast<int64_t>(result.tokens.size());
     if (tokens == 0 || tokens == generated) continue;
     const int64_t rows = length + tokens - 1;  // the newest token has not run
@@ -130,7 +130,7 @@ TEST(EngineBatching, ALongPromptBesideGrowingDecodesFinishes) {
     submit(make_request(make_prompt(200, 9), 5));
     int64_t steps = 0;
     while (engine->has_unfinished()) {
-      for (const auto& output : engine->step()) take(output, results[output.id]);
+      for (const auto& output : checked_step(*engine)) take(output, results[output.id]);
       ASSERT_LT(++steps, 300) << "the long prompt starves";
     }
     for (const auto& [id, request] : requests) {
@@ -150,7 +150,7 @@ TEST(EngineBatching, OneRequestLongerThanTheOthersByMoreThanTheBudget) {
 
 TEST(EngineBatching, BatchesOfDecodesOnlyOfPromptsOnlyAndNone) {
   const auto engine = Engine::load(data_path(kCheckpoint), config_of(ReplayMode::kBounded, 64));
-  EXPECT_TRUE(engine->step().empty());
+  EXPECT_TRUE(checked_step(*engine).empty());
   std::vector<Request> requests;
   std::map<RequestId, Generated> results;
   std::vector<RequestId> ids;
@@ -159,7 +159,7 @@ TEST(EngineBatching, BatchesOfDecodesOnlyOfPromptsOnlyAndNone) {
     ids.push_back(engine->submit(requests.back()));
   }
   for (int step = 0; step < 4; ++step) {  // one of 59 prompt rows, three of three decodes
-    const auto outputs = engine->step();
+    const auto outputs = checked_step(*engine);
     ASSERT_EQ(outputs.size(), 3u);
     EXPECT_EQ(engine->stats().encoder_rows_run, 59);
     for (const auto& output : outputs) {
@@ -168,7 +168,7 @@ TEST(EngineBatching, BatchesOfDecodesOnlyOfPromptsOnlyAndNone) {
     }
   }
   EXPECT_FALSE(engine->has_unfinished());
-  EXPECT_TRUE(engine->step().empty());
+  EXPECT_TRUE(checked_step(*engine).empty());
   EXPECT_EQ(engine->stats().steps, 4);
   for (size_t i = 0; i < ids.size(); ++i) {
     EXPECT_TRUE(results[ids[i]] == cold(data_path(kCheckpoint), engine->config(), requests[i]));

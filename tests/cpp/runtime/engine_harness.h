@@ -69,6 +69,13 @@ inline void take(const RequestOutput& output, Generated& result) {
   result.finish_reason = output.finish_reason;
 }
 
+// A step, and the engine's own books after it.
+inline std::vector<RequestOutput> checked_step(Engine& engine) {
+  auto outputs = engine.step();
+  engine.check_integrity();
+  return outputs;
+}
+
 // Submits the requests together and steps until all are done; results in the order of the requests.
 inline std::vector<Generated> run(Engine& engine, const std::vector<Request>& requests) {
   std::map<RequestId, size_t> places;
@@ -78,7 +85,7 @@ inline std::vector<Generated> run(Engine& engine, const std::vector<Request>& re
   }
   std::vector<Generated> results(requests.size());
   while (engine.has_unfinished()) {
-    for (const auto& output : engine.step()) take(output, results.at(places.at(output.id)));
+    for (const auto& output : checked_step(engine)) take(output, results.at(places.at(output.id)));
   }
   return results;
 }

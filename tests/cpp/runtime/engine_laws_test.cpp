@@ -71,7 +71,7 @@ std::vector<Generated> run_schedule(Engine& engine, const std::vector<Request>& 
       const size_t next = places.size();
       places.emplace(engine.submit(requests[next]), next);
     }
-    for (const auto& output : engine.step()) take(output, results.at(places.at(output.id)));
+    for (const auto& output : checked_step(engine)) take(output, results.at(places.at(output.id)));
   }
   return results;
 }

@@ -165,11 +165,11 @@ TEST(EnginePrefix, PreemptedAfterAHitAndResumedWithoutOne) {
       std::map<RequestId, Generated> results;
       const RequestId low_id = engine.submit(low);
       for (int i = 0; i < 3; ++i) {
-        for (const auto& output : engine.step()) take(output, results[output.id]);
+        for (const auto& output : checked_step(engine)) take(output, results[output.id]);
       }
       const RequestId high_id = engine.submit(high);
       while (engine.has_unfinished()) {
-        for (const auto& output : engine.step()) take(output, results[output.id]);
+        for (const auto& output : checked_step(engine)) take(output, results[output.id]);
       }
       EXPECT_EQ(results[low_id].metrics.cached_rows, 76);
       EXPECT_GE(results[low_id].metrics.preemptions, 1);
@@ -190,9 +190,9 @@ TEST(EnginePrefix, AbortAtEveryChunkThenTheSamePromptAgain) {
       config.max_num_batched_tokens = 8;
       Cached cached(config);
       const RequestId id = cached.engine().submit(request);
-      for (int i = 0; i < abort_at; ++i) cached.engine().step();
+      for (int i = 0; i < abort_at; ++i) checked_step(cached.engine());
       EXPECT_EQ(cached.engine().abort(id), abort_at < 15) << "twelve steps of the prompt and three decodes";
-      EXPECT_EQ(cached.engine().step().size(), abort_at < 15 ? 1u : 0u);
+      EXPECT_EQ(checked_step(cached.engine()).size(), abort_at < 15 ? 1u : 0u);
       expect_all_pages_free(cached.engine());
       const int64_t complete = std::min<int64_t>(8 * abort_at, 90) / 4 * 4;
       const int64_t hit = cached.serve(request);

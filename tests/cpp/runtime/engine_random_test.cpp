@@ -121,7 +121,7 @@ void run_schedule(const std::string& checkpoint, bool prefix_caching, Requests& 
       submitted.emplace(id, std::move(next));
     }
     if (draw.chance(0.01)) engine->abort(draw.from(0, static_cast<int64_t>(submitted.size()) - 1));
-    for (const auto& output : engine->step()) {
+    for (const auto& output : checked_step(*engine)) {
       Submitted& entry = submitted.at(output.id);
       ASSERT_FALSE(entry.finished) << "an output after the last one";
       take(output, entry.result);

@@ -59,7 +59,7 @@ TEST(EngineReplayTest, HiddenStatesOfEveryRow) {
   Generated generated;
   engine->submit(request);
   while (engine->has_unfinished()) {
-    for (const auto& output : engine->step()) {
+    for (const auto& output : checked_step(*engine)) {
       hidden.insert(hidden.end(), output.hidden_states.begin(), output.hidden_states.end());
       take(output, generated);
     }
