@@ -6,12 +6,12 @@ import argparse
 import json
 import random
 import statistics
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import reprise
+from reprise.bench import on_checkpoint
 from reprise.sampling_params import replay_mode
 
 
@@ -39,14 +39,7 @@ def main(args: argparse.Namespace) -> int:
     lengths = [int(length) for length in args.prompt_len.split(",")]
     if min([*lengths, args.repeat, args.num_prompts]) < 1 or args.max_tokens < 2:
         raise ValueError("wanted prompt-len, repeat and num-prompts >= 1 and max-tokens >= 2")
-    if args.model:
-        results = measure(Path(args.model), modes, lengths, args)
-    else:
-        from reprise.presets import write_checkpoint
-
-        with tempfile.TemporaryDirectory() as folder:
-            write_checkpoint(args.preset, folder)
-            results = measure(Path(folder), modes, lengths, args)
+    results = on_checkpoint(args, lambda folder: measure(folder, modes, lengths, args))
     if args.json:
         print(json.dumps({"preset": args.model or args.preset, "results": results}, indent=1))
     else:

@@ -6,12 +6,12 @@ import argparse
 import json
 import random
 import statistics
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import reprise
+from reprise.bench import on_checkpoint
 from reprise.costs import predicted_speedup, prefill_operations
 from reprise.sampling_params import replay_mode
 
@@ -37,14 +37,7 @@ def main(args: argparse.Namespace) -> int:
     lengths = [int(length) for length in args.prompt_len.split(",")]
     if min([*lengths, args.repeat]) < 1:
         raise ValueError("wanted prompt-len and repeat >= 1")
-    if args.model:
-        results = measure(Path(args.model), modes, lengths, args)
-    else:
-        from reprise.presets import write_checkpoint
-
-        with tempfile.TemporaryDirectory() as folder:
-            write_checkpoint(args.preset, folder)
-            results = measure(Path(folder), modes, lengths, args)
+    results = on_checkpoint(args, lambda folder: measure(folder, modes, lengths, args))
     if args.json:
         print(json.dumps({"preset": args.model or args.preset, "results": results}, indent=1))
     else:
