@@ -275,7 +275,7 @@ class Engine::Impl {
     }
   }
 
-  // Takes what a step brought one request into its output; says whether the request is done.
+  // Takes what a step brought one request into its output, and decides whether that ends it.
   void take_results(const ScheduledSequence& sequence, SequenceStep& step, RequestState& state,
                     RequestOutput& output) const {
     const auto& sampling = state.request.sampling;

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "engine_cases.h"
 #include "engine_harness.h"
 #include "models/model.h"
 #include "replay/replay_dispatcher.h"
@@ -82,6 +83,41 @@ TEST(EngineReplayTest, HiddenStatesOfEveryRow) {
     }
     for (size_t v = 0; v < logits.size(); ++v) EXPECT_NEAR(logits[v] - std::log(total), generated.logprobs[i][v], 1e-4);
   }
+}
+
+// A preempted request runs its rows again; each row's hidden state is given once all the same.
+TEST(EngineReplayTest, HiddenStatesComeOncePerRowThroughPreemption) {
+  EngineConfig config = tiny_config(kCheckpoint);
+  config.max_num_seqs = 2;
+  config.kv_cache_memory = memory_for(data_path(kCheckpoint), config, 52);
+  const auto engine = Engine::load(data_path(kCheckpoint), config);
+  Request low = greedy_request(prompt_of(90), 60);
+  low.priority = 1;
+  low.sampling.return_hidden_states = true;
+  std::map<RequestId, std::vector<float>> hidden;
+  std::map<RequestId, Generated> results;
+  const auto step = [&] {
+    for (const auto& output : checked_step(*engine)) {
+      hidden[output.id].insert(hidden[output.id].end(), output.hidden_states.begin(), output.hidden_states.end());
+      take(output, results[output.id]);
+    }
+  };
+  const RequestId id = engine->submit(low);
+  for (int i = 0; i < 3; ++i) step();
+  engine->submit(greedy_request(prompt_of(80), 90));
+  while (engine->has_unfinished()) step();
+  ASSERT_GE(results[id].metrics.preemptions, 1);
+  EXPECT_EQ(hidden[id].size(), static_cast<size_t>((90 + 60 - 1) * 64));
+
+  const auto calm = load(ReplayMode::kOff);
+  calm->submit(low);
+  std::vector<float> want;
+  while (calm->has_unfinished()) {
+    for (const auto& output : calm->step()) {
+      want.insert(want.end(), output.hidden_states.begin(), output.hidden_states.end());
+    }
+  }
+  EXPECT_EQ(hidden[id], want);
 }
 
 TEST(EngineReplayTest, AskedPerRequest) {
