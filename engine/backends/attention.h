@@ -34,7 +34,7 @@ struct AttentionParams {
   at::Tensor window_starts;  // [T] int64: first position whose window KV the row may read
   PagedCells window;
   PagedCells compressed;  // cells undefined: window attention only
-  at::Tensor selection;   // [T, top-k] int32 compressed positions, ascending, -1 behind the last
+  at::Tensor selection;   // [>= T, top-k] int32 compressed positions, ascending, -1 behind the last
   at::Tensor sink;        // [N] float32: extra logit in the denominator
   RopeAngles rope;        // of the query's position
 };

@@ -2,9 +2,9 @@
 
 #include <c10/core/ScalarType.h>
 #include <c10/util/BFloat16.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cstdint>
-#include <functional>
 
 namespace reprise::cpu {
 
@@ -38,6 +38,6 @@ class ProductScope {
 // Runs body(begin, end) over [0, count) on all threads, in pieces of `grain` handed out as threads become free, for
 // pieces that differ in work; each thread stands in a ProductScope.
 void parallel_products(c10::ScalarType dtype, int64_t count, int64_t grain,
-                       const std::function<void(int64_t, int64_t)>& body);
+                       c10::function_ref<void(int64_t, int64_t)> body);
 
 }  // namespace reprise::cpu

@@ -6,7 +6,7 @@
 #include "backends/block_product.h"
 #include "backends/clones.h"
 #include "backends/row_ops.h"
-#include "backends/tensor_cache.h"
+#include "backends/tensor_source.h"
 #include "backends/vector_math.h"
 #include "reprise/error.h"
 

@@ -92,7 +92,7 @@ ProductScope::~ProductScope() {
 }
 
 void parallel_products(c10::ScalarType dtype, int64_t count, int64_t grain,
-                       const std::function<void(int64_t, int64_t)>& body) {
+                       c10::function_ref<void(int64_t, int64_t)> body) {
   const int64_t pieces = (count + grain - 1) / grain;
   std::atomic<int64_t> next{0};
   at::parallel_for(0, std::min<int64_t>(at::get_num_threads(), pieces), 1, [&](int64_t, int64_t) {

@@ -4,7 +4,7 @@
 #include "backends/clones.h"
 #include "backends/number_formats.h"
 #include "backends/row_ops.h"
-#include "backends/tensor_cache.h"
+#include "backends/tensor_source.h"
 #include "reprise/error.h"
 
 namespace reprise {

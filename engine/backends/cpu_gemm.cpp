@@ -2,10 +2,11 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <span>
 
 #include "backends/gemm.h"
 #include "backends/row_ops.h"
-#include "backends/tensor_cache.h"
+#include "backends/tensor_source.h"
 #include "reprise/error.h"
 
 namespace reprise {
@@ -39,6 +40,51 @@ void block_product_of(const PackedWeight& weight, int64_t block, int64_t rows, c
   }
 }
 
+// y[:, group g] = x[:, group g] W_g^T, with the columns divided among weights of one shape; y is dense.
+void multiply(const at::Tensor& x, std::span<const PackedWeight> weights, const at::Tensor& y) {
+  const PackedWeight& shape = weights.front();
+  const auto groups = static_cast<int64_t>(weights.size());
+  const int64_t rows = x.size(0);
+  const int64_t in = shape.in_features();
+  const int64_t out_width = shape.out_features();
+  REPRISE_ENSURE(x.dim() == 2 && x.size(1) == groups * in && x.scalar_type() == shape.dtype() && x.stride(1) == 1,
+                 "linear takes rows of ", groups * in, " dense values in the weight's dtype");
+  const int64_t row_blocks = (rows + kRowBlock - 1) / kRowBlock;
+  const int64_t group_tasks = shape.num_blocks() * row_blocks;
+  const auto* a = static_cast<const std::byte*>(x.const_data_ptr());
+  auto* out = static_cast<std::byte*>(y.mutable_data_ptr());
+  const int64_t lda = x.stride(0);
+  const int64_t ldy = groups * out_width;
+  const size_t a_size = x.element_size();
+  const size_t y_size = y.element_size();
+  const auto y_dtype = y.scalar_type();
+  const auto path = cpu::product_path(shape.dtype());
+  // Weight blocks outermost: a block stays in the cache while all rows pass by.
+  at::parallel_for(0, groups * group_tasks, 1, [&](int64_t begin, int64_t end) {
+    const cpu::ProductScope scope(shape.dtype());
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t group = task / group_tasks;
+      const PackedWeight& weight = weights[static_cast<size_t>(group)];
+      const int64_t block = task % group_tasks / row_blocks;
+      const int64_t first = task % row_blocks * kRowBlock;
+      const int64_t count = std::min(kRowBlock, rows - first);
+      const int64_t width = weight.block_width(block);
+      const int64_t column = group * out_width + block * PackedWeight::kBlock;
+      const std::byte* a_rows = a + static_cast<size_t>(first * lda + group * in) * a_size;
+      std::byte* y_rows = out + static_cast<size_t>(first * ldy + column) * y_size;
+      if (y_dtype == at::kFloat) {
+        block_product_of(weight, block, count, a_rows, lda, reinterpret_cast<float*>(y_rows), ldy, path);
+        continue;
+      }
+      float* sums = cpu::Scratch::get<float>(0, kRowBlock * PackedWeight::kBlock);
+      block_product_of(weight, block, count, a_rows, lda, sums, width, path);
+      for (int64_t row = 0; row < count; ++row) {
+        cpu::store_row(sums + row * width, y_rows + static_cast<size_t>(row * ldy) * y_size, y_dtype, width);
+      }
+    }
+  });
+}
+
 }  // namespace
 
 PackedWeight::PackedWeight(const at::Tensor& weight) : out_(weight.size(0)), in_(weight.size(1)) {
@@ -67,48 +113,16 @@ const void* PackedWeight::block_data(int64_t block) const {
          static_cast<size_t>(block * kBlock * in_) * packed_.element_size();
 }
 
-void linear_out(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& y) {
-  const int64_t rows = x.size(0);
-  REPRISE_ENSURE(
-      x.dim() == 2 && x.size(1) == weight.in_features() && x.scalar_type() == weight.dtype() && x.stride(1) == 1,
-      "linear takes rows of ", weight.in_features(), " dense values in the weight's dtype");
-  REPRISE_ENSURE(y.dim() == 2 && y.size(0) == rows && y.size(1) == weight.out_features() && y.stride(1) == 1,
-                 "linear writes rows of ", weight.out_features(), " dense values");
-  const int64_t row_blocks = (rows + kRowBlock - 1) / kRowBlock;
-  const auto* a = static_cast<const std::byte*>(x.const_data_ptr());
-  auto* out = static_cast<std::byte*>(y.mutable_data_ptr());
-  const int64_t lda = x.stride(0);
-  const int64_t ldy = y.stride(0);
-  const size_t a_size = x.element_size();
-  const size_t y_size = y.element_size();
-  const auto y_dtype = y.scalar_type();
-  const auto path = cpu::product_path(weight.dtype());
-  // Weight blocks outermost: a block stays in the cache while all rows pass by.
-  at::parallel_for(0, weight.num_blocks() * row_blocks, 1, [&](int64_t begin, int64_t end) {
-    const cpu::ProductScope scope(weight.dtype());
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t block = task / row_blocks;
-      const int64_t first = task % row_blocks * kRowBlock;
-      const int64_t count = std::min(kRowBlock, rows - first);
-      const int64_t width = weight.block_width(block);
-      const std::byte* a_rows = a + static_cast<size_t>(first * lda) * a_size;
-      std::byte* y_rows = out + static_cast<size_t>(first * ldy + block * PackedWeight::kBlock) * y_size;
-      if (y_dtype == at::kFloat) {
-        block_product_of(weight, block, count, a_rows, lda, reinterpret_cast<float*>(y_rows), ldy, path);
-        continue;
-      }
-      float* sums = cpu::Scratch::get<float>(0, kRowBlock * PackedWeight::kBlock);
-      block_product_of(weight, block, count, a_rows, lda, sums, width, path);
-      for (int64_t row = 0; row < count; ++row) {
-        cpu::store_row(sums + row * width, y_rows + static_cast<size_t>(row * ldy) * y_size, y_dtype, width);
-      }
-    }
-  });
-}
-
 at::Tensor linear(const at::Tensor& x, const PackedWeight& weight, at::ScalarType out_dtype) {
   at::Tensor y = empty_tensor({x.size(0), weight.out_features()}, x.options().dtype(out_dtype));
-  linear_out(x, weight, y);
+  multiply(x, {&weight, 1}, y);
+  return y;
+}
+
+at::Tensor grouped_linear(const at::Tensor& x, const std::vector<PackedWeight>& weights, at::ScalarType out_dtype) {
+  const auto groups = static_cast<int64_t>(weights.size());
+  at::Tensor y = empty_tensor({x.size(0), groups * weights.front().out_features()}, x.options().dtype(out_dtype));
+  multiply(x, weights, y);
   return y;
 }
 

@@ -6,7 +6,7 @@
 #include "backends/clones.h"
 #include "backends/hyper_connection.h"
 #include "backends/row_ops.h"
-#include "backends/tensor_cache.h"
+#include "backends/tensor_source.h"
 #include "backends/vector_math.h"
 #include "reprise/error.h"
 
@@ -104,6 +104,16 @@ StreamMix stream_mix(const at::Tensor& residual, const StreamMixParams& params) 
     }
   });
   return mix;
+}
+
+at::Tensor first_stream(const at::Tensor& residual) {
+  const int64_t rows = residual.size(0);
+  const int64_t streams = residual.size(1);
+  at::Tensor pre = empty_tensor({rows, streams}, residual.options().dtype(at::kFloat));
+  float* weights = pre.mutable_data_ptr<float>();
+  std::fill_n(weights, rows * streams, 0.0f);
+  for (int64_t t = 0; t < rows; ++t) weights[t * streams] = 1;
+  return pre;
 }
 
 at::Tensor collapse_and_norm(const at::Tensor& residual, const at::Tensor& pre, const at::Tensor& weight, double eps) {

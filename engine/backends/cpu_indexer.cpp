@@ -153,6 +153,8 @@ class SelectKernel {
     operand(q_ + t * heads * dim, query);
     T* keys = cpu::Scratch::get<T>(5, kScoreBlock * dim);
     float* dots = cpu::Scratch::get<float>(6, kScoreBlock * heads);
+    float* weights = cpu::Scratch::get<float>(8, heads);
+    cpu::scale(p_.head_scale, w_ + t * heads, weights, heads);
     for (int64_t first = 0; first < count; first += kScoreBlock) {
       const int64_t size = std::min(kScoreBlock, count - first);
       for (int64_t i = 0; i < size; ++i) {
@@ -161,7 +163,7 @@ class SelectKernel {
         std::memcpy(keys + i * dim, cells + cell * dim, static_cast<size_t>(dim) * sizeof(T));
       }
       cpu::block_product(path_, size, heads, dim, keys, dim, query, heads, dots, heads);
-      weigh_heads(dots, w_ + t * heads, size, heads, scores + first);
+      weigh_heads(dots, weights, size, heads, scores + first);
     }
   }
 
@@ -199,8 +201,8 @@ void select(const at::Tensor& q, const at::Tensor& w, const IndexerParams& param
 
 void select_compressed(const at::Tensor& q, const at::Tensor& w, const IndexerParams& params, at::Tensor selection,
                        at::Tensor candidates_out) {
-  REPRISE_ENSURE(q.is_contiguous() && w.is_contiguous() && selection.is_contiguous() && selection.size(0) == q.size(0),
-                 "one dense row of selection per query row");
+  REPRISE_ENSURE(q.is_contiguous() && w.is_contiguous() && selection.is_contiguous() && selection.size(0) >= q.size(0),
+                 "a dense row of selection for every query row");
   if (q.scalar_type() == at::kFloat) {
     select<float>(q, w, params, selection, candidates_out);
   } else {

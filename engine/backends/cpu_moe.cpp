@@ -8,7 +8,7 @@
 #include "backends/clones.h"
 #include "backends/moe.h"
 #include "backends/row_ops.h"
-#include "backends/tensor_cache.h"
+#include "backends/tensor_source.h"
 #include "backends/vector_math.h"
 #include "reprise/error.h"
 
@@ -30,31 +30,34 @@ struct ExpertBlock {
   int64_t count = 0;
 };
 
-// Rows grouped by expert: pair p = t * k + j is the j-th expert of row t.
+// Rows grouped by expert: pair p = t * k + j is the j-th expert of row t. In the calling thread's scratch memory.
 struct Grouping {
-  std::vector<int64_t> pairs;
-  std::vector<ExpertBlock> blocks;
+  const int64_t* pairs = nullptr;
+  const ExpertBlock* blocks = nullptr;
+  int64_t num_blocks = 0;
 };
 
 Grouping group_by_expert(const at::Tensor& experts, int64_t num_experts) {
   const int32_t* ids = experts.const_data_ptr<int32_t>();
   const int64_t count = experts.numel();
-  std::vector<int64_t> starts(static_cast<size_t>(num_experts + 1), 0);
-  for (int64_t p = 0; p < count; ++p) ++starts[static_cast<size_t>(ids[p] + 1)];
-  std::partial_sum(starts.begin(), starts.end(), starts.begin());
-  Grouping grouping;
-  for (int64_t e = 0; e < num_experts; ++e) {
-    const int64_t end = starts[static_cast<size_t>(e + 1)];
-    for (int64_t first = starts[static_cast<size_t>(e)]; first < end; first += kRowBlock) {
-      grouping.blocks.push_back({e, first, std::min(kRowBlock, end - first)});
+  int64_t* starts = cpu::Scratch::get<int64_t>(8, num_experts + 1);
+  std::fill_n(starts, num_experts + 1, 0);
+  for (int64_t p = 0; p < count; ++p) ++starts[ids[p] + 1];
+  std::partial_sum(starts, starts + num_experts + 1, starts);
+  // Each expert's last block may be a part of one.
+  const int64_t most_blocks = num_experts + count / kRowBlock + experts.size(0) / kRowBlock + 1;
+  auto* blocks = cpu::Scratch::get<ExpertBlock>(9, most_blocks);
+  int64_t num_blocks = 0;
+  const auto add_blocks = [&](int64_t expert, int64_t begin, int64_t end) {
+    for (int64_t first = begin; first < end; first += kRowBlock) {
+      blocks[num_blocks++] = {expert, first, std::min(kRowBlock, end - first)};
     }
-  }
-  grouping.pairs.resize(static_cast<size_t>(count));
-  for (int64_t p = 0; p < count; ++p) grouping.pairs[static_cast<size_t>(starts[static_cast<size_t>(ids[p])]++)] = p;
-  for (int64_t first = 0; first < experts.size(0); first += kRowBlock) {
-    grouping.blocks.push_back({num_experts, first, std::min(kRowBlock, experts.size(0) - first)});
-  }
-  return grouping;
+  };
+  for (int64_t e = 0; e < num_experts; ++e) add_blocks(e, starts[e], starts[e + 1]);
+  add_blocks(num_experts, 0, experts.size(0));
+  int64_t* pairs = cpu::Scratch::get<int64_t>(10, count);
+  for (int64_t p = 0; p < count; ++p) pairs[starts[ids[p]]++] = p;
+  return {pairs, blocks, num_blocks};
 }
 
 }  // namespace
@@ -110,13 +113,13 @@ at::Tensor mixture_of_experts(const at::Tensor& x, const ExpertRoutes& routes, c
   float* out = outputs.mutable_data_ptr<float>();
   const float* weights = routes.weights.const_data_ptr<float>();
 
-  cpu::parallel_products(dtype, static_cast<int64_t>(grouping.blocks.size()), 1, [&](int64_t begin, int64_t end) {
+  cpu::parallel_products(dtype, grouping.num_blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const auto& block = grouping.blocks[static_cast<size_t>(i)];
+      const ExpertBlock& block = grouping.blocks[i];
       const bool is_shared = block.expert == num_experts;
       const GatedWeights& w = is_shared ? shared : experts[static_cast<size_t>(block.expert)];
       const int64_t inner = w.w1.out_features();
-      const int64_t* pairs = grouping.pairs.data() + block.first;
+      const int64_t* pairs = grouping.pairs + block.first;
       const std::byte* a = in + static_cast<size_t>(block.first * hidden) * size;
       if (!is_shared) {
         auto* gathered = cpu::Scratch::get<std::byte>(0, static_cast<int64_t>(size) * block.count * hidden);

@@ -2,7 +2,7 @@
 
 #include "backends/norm.h"
 #include "backends/row_ops.h"
-#include "backends/tensor_cache.h"
+#include "backends/tensor_source.h"
 #include "reprise/error.h"
 
 namespace reprise {

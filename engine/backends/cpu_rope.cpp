@@ -1,11 +1,11 @@
 #include <ATen/Parallel.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include "backends/rope.h"
+#include "reprise/error.h"
 
 namespace reprise {
 
@@ -28,11 +28,11 @@ std::vector<float> rope_frequencies(int64_t rope_dim, double theta, const YarnPa
   return frequencies;
 }
 
-RopeAngles rope_angles(const at::Tensor& positions, const std::vector<float>& frequencies) {
+void rope_angles(const at::Tensor& positions, int64_t offset, const std::vector<float>& frequencies,
+                 const RopeAngles& angles) {
   const int64_t rows = positions.size(0);
   const auto half = static_cast<int64_t>(frequencies.size());
-  const auto options = positions.options().dtype(at::kFloat);
-  RopeAngles angles{at::empty({rows, half}, options), at::empty({rows, half}, options)};
+  REPRISE_ENSURE(angles.cos.numel() == rows * half && angles.sin.numel() == rows * half, "one angle per frequency");
   const int64_t* position = positions.const_data_ptr<int64_t>();
   float* cos = angles.cos.mutable_data_ptr<float>();
   float* sin = angles.sin.mutable_data_ptr<float>();
@@ -40,13 +40,13 @@ RopeAngles rope_angles(const at::Tensor& positions, const std::vector<float>& fr
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t j = 0; j < half; ++j) {
         // The angle is rounded to float32 as the model was trained with it.
-        const auto angle = static_cast<double>(static_cast<float>(position[t]) * frequencies[static_cast<size_t>(j)]);
+        const auto angle =
+            static_cast<double>(static_cast<float>(position[t] - offset) * frequencies[static_cast<size_t>(j)]);
         cos[t * half + j] = static_cast<float>(std::cos(angle));
         sin[t * half + j] = static_cast<float>(std::sin(angle));
       }
     }
   });
-  return angles;
 }
 
 }  // namespace reprise

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "backends/rows.h"
-#include "backends/tensor_cache.h"
+#include "backends/tensor_source.h"
 #include "reprise/error.h"
 
 namespace reprise {
@@ -28,13 +28,20 @@ at::Tensor embed_streams(const at::Tensor& table, const at::Tensor& ids, int64_t
 }
 
 at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& rows) {
-  REPRISE_ENSURE(x.is_contiguous(), "gather_rows takes dense rows");
-  const int64_t count = rows.size(0);
-  auto sizes = x.sizes().vec();
-  sizes[0] = count;
+  at::DimVector sizes(x.sizes());
+  sizes[0] = rows.size(0);
   at::Tensor y = empty_tensor(sizes, x.options());
-  if (count == 0) return y;
-  const size_t row_bytes = static_cast<size_t>(y.numel() / count) * x.element_size();
+  gather_rows_out(x, rows, y);
+  return y;
+}
+
+void gather_rows_out(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& y) {
+  const int64_t count = rows.size(0);
+  REPRISE_ENSURE(x.is_contiguous() && y.is_contiguous() && y.scalar_type() == x.scalar_type() && y.size(0) >= count &&
+                     y.sizes().slice(1) == x.sizes().slice(1),
+                 "gather_rows takes dense rows to dense rows like them");
+  if (count == 0) return;
+  const size_t row_bytes = y.nbytes() / static_cast<size_t>(y.size(0));
   const auto* in = static_cast<const std::byte*>(x.const_data_ptr());
   auto* out = static_cast<std::byte*>(y.mutable_data_ptr());
   const int64_t* row = rows.const_data_ptr<int64_t>();
@@ -43,7 +50,6 @@ at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& rows) {
       std::memcpy(out + static_cast<size_t>(t) * row_bytes, in + static_cast<size_t>(row[t]) * row_bytes, row_bytes);
     }
   });
-  return y;
 }
 
 void compact_rows(const at::Tensor& x, const at::Tensor& rows) {

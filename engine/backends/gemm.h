@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "backends/block_product.h"
 
@@ -36,8 +37,8 @@ class PackedWeight {
 
 // y = x W^T for x [rows, in] (the weight's dtype, last dimension dense), as float32 or bfloat16 [rows, out].
 at::Tensor linear(const at::Tensor& x, const PackedWeight& weight, at::ScalarType out_dtype);
-// The same into y [rows, out], whose rows may be strided.
-void linear_out(const at::Tensor& x, const PackedWeight& weight, const at::Tensor& y);
+// Each weight on columns of its own: x [rows, groups * in] with weights of one shape [out, in] -> [rows, groups * out].
+at::Tensor grouped_linear(const at::Tensor& x, const std::vector<PackedWeight>& weights, at::ScalarType out_dtype);
 
 namespace cpu {
 

@@ -29,6 +29,9 @@ struct StreamMixParams {
 // residual [T, S, H]; arithmetic in float32.
 StreamMix stream_mix(const at::Tensor& residual, const StreamMixParams& params);
 
+// The `pre` of a residual whose streams are still equal, float32 [T, S]: all of stream 0.
+at::Tensor first_stream(const at::Tensor& residual);
+
 // x = rmsnorm(cast(sum_s pre[t, s] residual[t, s, :])) [T, H] in the residual's dtype; `weight` float32 [H].
 at::Tensor collapse_and_norm(const at::Tensor& residual, const at::Tensor& pre, const at::Tensor& weight, double eps);
 

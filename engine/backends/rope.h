@@ -19,7 +19,8 @@ struct YarnParams {
 // The rotary frequencies f_j = theta^(-2j/R), j < R/2, with YaRN's interpolation (no magnitude factor).
 std::vector<float> rope_frequencies(int64_t rope_dim, double theta, const YarnParams& yarn);
 
-// Cosines and sines of position * frequency in float32; positions int64 [T].
-RopeAngles rope_angles(const at::Tensor& positions, const std::vector<float>& frequencies);
+// Cosines and sines of (position - offset) * frequency in float32 into `angles`; positions int64 [T].
+void rope_angles(const at::Tensor& positions, int64_t offset, const std::vector<float>& frequencies,
+                 const RopeAngles& angles);
 
 }  // namespace reprise

@@ -10,6 +10,9 @@ at::Tensor embed_streams(const at::Tensor& table, const at::Tensor& ids, int64_t
 // Rows `rows` (int64 [n], ascending or not) of x [T, ...], dense, as a new tensor.
 at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& rows);
 
+// The same into the first rows of y, dense [>= n, ...] of x's row shape and dtype.
+void gather_rows_out(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& y);
+
 // x[i] = x[rows[i]] in place for ascending int64 rows; the rows of x behind them are left as they are.
 void compact_rows(const at::Tensor& x, const at::Tensor& rows);
 

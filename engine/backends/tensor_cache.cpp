@@ -17,8 +17,6 @@ namespace {
 constexpr size_t kSmallestCached = size_t{64} << 10;
 constexpr size_t kGranule = size_t{64} << 10;
 
-thread_local TensorCache* current_cache = nullptr;
-
 }  // namespace
 
 class TensorCache::Pool : public std::enable_shared_from_this<Pool> {
@@ -82,13 +80,9 @@ TensorCache::TensorCache() : pool_(std::make_shared<Pool>()) {}
 TensorCache::~TensorCache() = default;
 size_t TensorCache::bytes() const { return pool_->bytes(); }
 
-TensorCacheScope::TensorCacheScope(TensorCache& cache) : outer_(current_cache) { current_cache = &cache; }
-TensorCacheScope::~TensorCacheScope() { current_cache = outer_; }
-
-at::Tensor empty_tensor(at::IntArrayRef sizes, const at::TensorOptions& options) {
+at::Tensor TensorCache::empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
   const auto size = static_cast<size_t>(c10::multiply_integers(sizes)) * options.dtype().itemsize();
-  if (current_cache == nullptr || size < kSmallestCached) return at::empty(sizes, options);
-  return current_cache->pool_->empty(sizes, options, size);
+  return size < kSmallestCached ? at::empty(sizes, options) : pool_->empty(sizes, options, size);
 }
 
 }  // namespace reprise

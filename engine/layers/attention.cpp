@@ -5,7 +5,6 @@
 #include "backends/attention.h"
 #include "backends/cache_write.h"
 #include "backends/norm.h"
-#include "backends/tensor_cache.h"
 #include "layers/linear.h"
 #include "reprise/forward_context.h"
 
@@ -55,7 +54,6 @@ void Attention::publish(const at::Tensor& x, KvCache& cache) const {
 
 at::Tensor Attention::compute(const at::Tensor& x, KvCache& cache, RowBuffers& buffers) const {
   const auto& attention = get_forward_context().attention;
-  const int64_t rows = x.size(0);
   const at::Tensor query_latent = rms_norm(linear(x, wq_a_, x.scalar_type()), q_norm_, eps_);
   if (indexer_) indexer_->select(x, query_latent, cache, buffers);
   const auto& rope = kv_source_ >= 0 ? attention.compressed_rope : attention.window_rope;
@@ -70,16 +68,10 @@ at::Tensor Attention::compute(const at::Tensor& x, KvCache& cache, RowBuffers& b
                          .rope = {rope.cos, rope.sin}};
   if (kv_source_ >= 0) {
     params.compressed = {cache.compressed(kv_source_), attention.compressed_block_table, cache.page_size() / ratio_};
-    params.selection = buffers.selection.narrow(0, 0, rows);
+    params.selection = buffers.selection;
   }
   const at::Tensor heads = window_sparse_attention(linear(query_latent, wq_b_, x.scalar_type()), params);
-  const int64_t rank = wo_a_.front().out_features();
-  const int64_t width = wo_a_.front().in_features();
-  const auto groups = static_cast<int64_t>(wo_a_.size());
-  const at::Tensor grouped = empty_tensor({rows, groups * rank}, x.options());
-  for (int64_t g = 0; g < groups; ++g) {
-    linear_out(heads.narrow(1, g * width, width), wo_a_[static_cast<size_t>(g)], grouped.narrow(1, g * rank, rank));
-  }
+  const at::Tensor grouped = grouped_linear(heads, wo_a_, x.scalar_type());
   return linear(grouped, wo_b_, x.scalar_type());
 }
 

@@ -4,7 +4,7 @@
 
 #include "backends/compressor.h"
 #include "backends/norm.h"
-#include "backends/tensor_cache.h"
+#include "backends/tensor_source.h"
 #include "layers/linear.h"
 #include "reprise/error.h"
 

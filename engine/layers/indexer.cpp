@@ -31,20 +31,17 @@ void Indexer::select(const at::Tensor& x, const at::Tensor& query_latent, KvCach
   const RopeAngles rope{attention.compressed_rope.cos, attention.compressed_rope.sin};
   const at::Tensor q = rotate_and_round(linear(query_latent, wq_b_, query_latent.scalar_type()), head_dim_, rope,
                                         rounding_ ? CacheFormat::kMxfp4 : CacheFormat::kNone);
-  at::Tensor w = linear(x, weights_proj_, at::kFloat);
-  w.mul_(1.0 / std::sqrt(static_cast<double>(head_dim_) * static_cast<double>(num_heads_)));
-  const int64_t rows = x.size(0);
-  const at::Tensor candidates =
-      makes_candidates_ || reads_candidates_ ? buffers.candidates.narrow(0, 0, rows) : at::Tensor();
-  select_compressed(q, w,
+  select_compressed(q, linear(x, weights_proj_, at::kFloat),
                     {.num_heads = num_heads_,
                      .head_dim = head_dim_,
                      .ratio = ratio_,
                      .rows = {attention.positions, attention.sequence_index, attention.state_slots},
                      .keys = {cache.index_keys(source_), attention.compressed_block_table, cache.page_size() / ratio_},
-                     .candidates_in = reads_candidates_ ? candidates : at::Tensor(),
+                     .head_scale = static_cast<float>(
+                         1.0 / std::sqrt(static_cast<double>(head_dim_) * static_cast<double>(num_heads_))),
+                     .candidates_in = reads_candidates_ ? buffers.candidates : at::Tensor(),
                      .candidate_block_size = block_size_},
-                    buffers.selection.narrow(0, 0, rows), makes_candidates_ ? candidates : at::Tensor());
+                    buffers.selection, makes_candidates_ ? buffers.candidates : at::Tensor());
 }
 
 }  // namespace reprise

@@ -1,7 +1,5 @@
 #include "models/deepseek_v41.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 
 #include "backends/rows.h"
@@ -100,21 +98,24 @@ void DeepseekV41::keep_rows(const at::Tensor& rows, at::Tensor& residual, at::Te
 
 Model::States DeepseekV41::run_encoder(const StepInputs& inputs, KvCache& cache) {
   at::Tensor residual = embed_streams(embed_, inputs.token_ids, config_.hc_mult);
-  at::Tensor pre = at::zeros({residual.size(0), config_.hc_mult}, at::kFloat);
-  pre.select(1, 0).fill_(1);
+  at::Tensor pre = first_stream(residual);
   size_t engram = 0;
-  std::vector<at::Tensor> engram_rows = inputs.engram_rows;
+  const std::vector<at::Tensor>* engram_rows = &inputs.engram_rows;
+  std::vector<at::Tensor> kept_engram_rows;  // of the layers still to come, once rows are cut
   std::optional<ScopedForwardContext> scope;
   for (int64_t layer = 0;; ++layer) {
     const auto& weights = layers_[static_cast<size_t>(layer)];
     const bool has_engram = engram < config_.engram_layer_ids.size() && config_.engram_layer_ids[engram] == layer;
-    at::Tensor x = weights.receive(residual, pre, has_engram ? engram_rows[engram] : at::Tensor(), cache);
+    at::Tensor x = weights.receive(residual, pre, has_engram ? (*engram_rows)[engram] : at::Tensor(), cache);
     if (has_engram) ++engram;
     if (layer == first_cut_) return {residual, x};
     const KeptRows& kept = inputs.layers[static_cast<size_t>(layer)];
     keep_rows(kept.rows, residual, x);
     if (kept.rows.defined()) {
-      for (size_t i = engram; i < engram_rows.size(); ++i) engram_rows[i] = gather_rows(engram_rows[i], kept.rows);
+      kept_engram_rows = *engram_rows;
+      for (size_t i = engram; i < kept_engram_rows.size(); ++i)
+        kept_engram_rows[i] = gather_rows(kept_engram_rows[i], kept.rows);
+      engram_rows = &kept_engram_rows;
     }
     if (kept.forward_context) scope.emplace(kept.forward_context);
     pre = weights.compute(residual, x, cache, buffers_);
@@ -123,14 +124,14 @@ Model::States DeepseekV41::run_encoder(const StepInputs& inputs, KvCache& cache)
 
 Model::States DeepseekV41::run_replay(const States& states, const StepInputs& inputs, KvCache& cache) {
   at::Tensor residual = states[0];
-  if (residual.size(0) == 0) return {residual, at::zeros({0, config_.hc_mult}, at::kFloat)};
+  if (residual.size(0) == 0) return {residual, first_stream(residual)};
   at::Tensor pre = layers_[static_cast<size_t>(first_cut_)].compute(residual, states[1], cache, buffers_);
   std::optional<ScopedForwardContext> scope;
   for (auto layer = static_cast<size_t>(first_cut_) + 1; layer < layers_.size(); ++layer) {
     at::Tensor x = layers_[layer].receive(residual, pre, {}, cache);
     const KeptRows& kept = inputs.layers[layer];
     keep_rows(kept.rows, residual, x);
-    if (residual.size(0) == 0) return {residual, at::zeros({0, config_.hc_mult}, at::kFloat)};
+    if (residual.size(0) == 0) return {residual, first_stream(residual)};
     if (kept.forward_context) scope.emplace(kept.forward_context);
     pre = layers_[layer].compute(residual, x, cache, buffers_);
   }
@@ -138,8 +139,8 @@ Model::States DeepseekV41::run_replay(const States& states, const StepInputs& in
 }
 
 // What the last KV source does not choose anew for its kept rows.
-Model::States DeepseekV41::row_buffers() const {
-  States buffers;
+std::vector<at::Tensor> DeepseekV41::row_buffers() const {
+  std::vector<at::Tensor> buffers;
   const auto& index_sources = config_.index_source_layer_ids;
   if (buffers_.selection.defined() &&
       std::find(index_sources.begin(), index_sources.end(), first_cut_) == index_sources.end()) {

@@ -43,7 +43,7 @@ class DeepseekV41 final : public Model {
   States run_encoder(const StepInputs& inputs, KvCache& cache) override;
   States run_replay(const States& states, const StepInputs& inputs, KvCache& cache) override;
   StepOutputs finish(const States& states, const StepInputs& inputs) override;
-  States row_buffers() const override;
+  std::vector<at::Tensor> row_buffers() const override;
   int64_t weight_bytes() const override { return weight_bytes_; }
 
  private:

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include <cstdint>
 #include <memory>
@@ -24,7 +25,7 @@ struct ModelOptions {
 // published what later rows read, so what is left of the forward concerns only the rows whose output somebody wants.
 class Model {
  public:
-  using States = std::vector<at::Tensor>;
+  using States = c10::SmallVector<at::Tensor, 4>;  // no heap: a step in a graph allocates nothing
 
   virtual ~Model() = default;
 
@@ -39,7 +40,7 @@ class Model {
 
   // Per-row results that run_replay takes from run_encoder beside the states: where the rows are trimmed in between,
   // these are compacted in place to their first rows.
-  virtual States row_buffers() const { return {}; }
+  virtual std::vector<at::Tensor> row_buffers() const { return {}; }
 
   virtual int64_t weight_bytes() const = 0;
 };

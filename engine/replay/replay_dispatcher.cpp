@@ -17,7 +17,10 @@ ReplayDispatcher::ReplayDispatcher(const ModelConfig& config, Model& model, Mode
       cut_layer_(static_cast<size_t>(std::max<int64_t>(config.num_encoder_layers() - 1, 0))),
       replay_layers_(
           config.sliding_window,
-          [this](const Model::States& states) { return replay_model_->run_replay(states, *inputs_, cache_); },
+          [this](const std::vector<at::Tensor>& states) {
+            const Model::States outputs = replay_model_->run_replay({states.begin(), states.end()}, *inputs_, cache_);
+            return std::vector<at::Tensor>(outputs.begin(), outputs.end());
+          },
           model.row_buffers()) {
   REPRISE_ENSURE(buckets_.empty() || graphs_ != nullptr, "buckets without graphs to run");
 }
@@ -48,17 +51,28 @@ StepOutputs ReplayDispatcher::forward(const StepInputs& inputs) {
   const KeptRows& kept = inputs.layers[cut_layer_];
   // Where only the window floor changes all rows stay, under a context of their own.
   const ScopedForwardContext context(kept.forward_context ? kept.forward_context : inputs.forward_context);
-  inputs_ = &inputs;
-  replay_model_ = replay_in_graph ? graphs_ : &model_;
-  replay_layers_.rows = kept.rows;
-  replay_layers_.forward_context = kept.forward_context;
-  const Model::States last_states = replay_layers_.run_kept(states);
+  Model& model = replay_in_graph ? *graphs_ : model_;
+  const Model::States last_states =
+      kept.rows.defined() ? run_kept_rows(model, states, inputs) : model.run_replay(states, inputs, cache_);
 
   const at::Tensor& last_rows = inputs.layers.back().rows;
-  if (!replay_in_graph || !last_rows.defined()) return model_.finish(last_states, inputs);
+  if (!replay_in_graph || !last_rows.defined()) return model.finish(last_states, inputs);
   // The graph's last layer computed all of its rows: the wanted ones lie elsewhere.
-  return model_.finish(last_states,
-                       {.output_rows = gather_rows(last_rows, inputs.output_rows), .logits_rows = inputs.logits_rows});
+  return model.finish(last_states,
+                      {.output_rows = gather_rows(last_rows, inputs.output_rows), .logits_rows = inputs.logits_rows});
+}
+
+Model::States ReplayDispatcher::run_kept_rows(Model& model, const Model::States& states, const StepInputs& inputs) {
+  const KeptRows& kept = inputs.layers[cut_layer_];
+  inputs_ = &inputs;
+  replay_model_ = &model;
+  replay_layers_.rows = kept.rows;
+  replay_layers_.forward_context = kept.forward_context;
+  const std::vector<at::Tensor> outputs = replay_layers_.run_kept({states.begin(), states.end()});
+  // The next step's inputs take over the memory of these.
+  replay_layers_.rows.reset();
+  replay_layers_.forward_context = nullptr;
+  return {outputs.begin(), outputs.end()};
 }
 
 }  // namespace reprise

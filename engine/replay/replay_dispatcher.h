@@ -30,6 +30,9 @@ class ReplayDispatcher {
   StepFacts facts_of(const StepInputs& inputs) const;
 
  private:
+  // run_replay on the rows that the last KV source keeps, under their context.
+  Model::States run_kept_rows(Model& model, const Model::States& states, const StepInputs& inputs);
+
   Model& model_;
   Model* graphs_;
   std::vector<int64_t> buckets_;

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "backends/tensor_cache.h"
+#include "backends/tensor_source.h"
 #include "models/json_file.h"
 #include "reprise/error.h"
 #include "runtime/dequantize.h"

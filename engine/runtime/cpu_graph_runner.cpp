@@ -1,6 +1,7 @@
 #include <cstring>
 #include <utility>
 
+#include "backends/tensor_tape.h"
 #include "reprise/error.h"
 #include "runtime/graph_runner.h"
 
@@ -10,11 +11,15 @@ namespace {
 
 class CpuGraphRunner final : public GraphRunner {
  public:
-  explicit CpuGraphRunner(Work work) : work_(std::move(work)), outputs_(work_()) {
+  explicit CpuGraphRunner(Work work) : work_(std::move(work)) {
+    const TensorSourceScope scope(tape_);
+    outputs_ = work_();
     for (at::Tensor& output : outputs_) output = output.contiguous();
   }
 
   const Outputs& run() override {
+    tape_.rewind();
+    const TensorSourceScope scope(tape_);
     const Outputs fresh = work_();
     REPRISE_ENSURE(fresh.size() == outputs_.size(), "the work returned ", fresh.size(), " outputs, not ",
                    outputs_.size());
@@ -22,7 +27,7 @@ class CpuGraphRunner final : public GraphRunner {
       const at::Tensor& kept = outputs_[i];
       REPRISE_ENSURE(fresh[i].sizes() == kept.sizes() && fresh[i].dtype() == kept.dtype() && fresh[i].is_contiguous(),
                      "output ", i, " changed its shape to ", fresh[i].sizes());
-      // Work that runs in place returns its own buffer.
+      // Work that runs in place returns its own buffer, and kernels write where they wrote before.
       if (fresh[i].const_data_ptr() == kept.const_data_ptr()) continue;
       std::memcpy(kept.mutable_data_ptr(), fresh[i].const_data_ptr(), kept.nbytes());
     }
@@ -31,6 +36,7 @@ class CpuGraphRunner final : public GraphRunner {
 
  private:
   Work work_;
+  TensorTape tape_;
   Outputs outputs_;
 };
 

@@ -220,7 +220,7 @@ class Engine::Impl {
     std::vector<bool> hidden_rows;
     for (const auto& sequence : plan.sequences)
       hidden_rows.push_back(requests_.at(sequence.id).request.sampling.return_hidden_states);
-    const StepInputs inputs = runner_.prepare(plan, hidden_rows);
+    const StepInputs& inputs = runner_.prepare(plan, hidden_rows);
     lock.unlock();
     const auto begin = Clock::now();
     const StepOutputs outputs = runner_.run(inputs);

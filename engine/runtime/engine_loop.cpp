@@ -59,7 +59,11 @@ bool EngineLoop::drain(const std::function<void()>& on_wait) {
     lock.lock();
   }
   progress_.wait(lock, over);
-  if (failure_) std::rethrow_exception(failure_);
+  if (const std::exception_ptr failure = failure_) {
+    // Whoever hears of it finds the loop ended and may start it again.
+    progress_.wait(lock, [&] { return thread_id_ == std::thread::id() || failure_ != failure; });
+    std::rethrow_exception(failure);
+  }
   return done();
 }
 

@@ -17,12 +17,13 @@ class EngramRows {
   // vocabulary: token id -> compressed id [vocab_size]. Throws std::invalid_argument when it does not fit the config.
   EngramRows(const ModelConfig& config, std::vector<int32_t> vocabulary);
 
-  // Per Engram layer [rows, tables] int64.
-  std::vector<at::Tensor> rows(const StepPlan& plan) const;
+  // Fills, per Engram layer, [rows, tables] int64; memory of `rows` that nobody else refers to serves again.
+  void fill(const StepPlan& plan, std::vector<at::Tensor>& rows);
 
  private:
   std::vector<int32_t> vocabulary_;
   std::vector<EngramHash> hashes_;
+  std::vector<int32_t> compressed_;  // ids of the sequence under way
 };
 
 }  // namespace reprise

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backends/rows.h"
 #include "reprise/error.h"
 
 namespace reprise {
@@ -43,6 +44,14 @@ void set_first_rows(const at::Tensor& fixed, const at::Tensor& rows) {
     fixed.narrow(0, 0, rows.size(0)).copy_(rows, /*non_blocking=*/true);
   } else if (rows.nbytes() > 0) {
     std::memcpy(fixed.mutable_data_ptr(), rows.const_data_ptr(), rows.nbytes());
+  }
+}
+
+void set_first_rows(const at::Tensor& fixed, const at::Tensor& rows, const at::Tensor& index) {
+  if (fixed.is_cpu()) {
+    gather_rows_out(rows, index, fixed);
+  } else {
+    set_first_rows(fixed, rows.index_select(0, index));
   }
 }
 

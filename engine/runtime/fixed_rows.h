@@ -15,6 +15,9 @@ at::Tensor make_fixed_rows(const at::Tensor& rows, int64_t num_rows);
 // Copies `rows` to the first rows of `fixed`; those behind stay as they are. On the CPU it allocates nothing.
 void set_first_rows(const at::Tensor& fixed, const at::Tensor& rows);
 
+// The same with rows `index` (int64) of `rows`.
+void set_first_rows(const at::Tensor& fixed, const at::Tensor& rows, const at::Tensor& index);
+
 // Sets `fixed` behind its first `num_rows` rows to `value` (int32 or int64) or, for other types, to zero bits.
 void pad_rows(const at::Tensor& fixed, int64_t num_rows, int64_t value = 0);
 

@@ -31,8 +31,9 @@ class GraphedModel final : public Model {
   // States that stay valid until the stage's next run; run_replay may be given them.
   States run_encoder(const StepInputs& inputs, KvCache& cache) override;
   States run_replay(const States& states, const StepInputs& inputs, KvCache& cache) override;
-  StepOutputs finish(const States& states, const StepInputs& inputs) override { return model_.finish(states, inputs); }
-  States row_buffers() const override { return model_.row_buffers(); }
+  // In a graph of the wanted rows where logits of all of them are wanted; the outputs too are valid until its next run.
+  StepOutputs finish(const States& states, const StepInputs& inputs) override;
+  std::vector<at::Tensor> row_buffers() const override { return model_.row_buffers(); }
   int64_t weight_bytes() const override { return model_.weight_bytes(); }
 
  private:
@@ -42,12 +43,15 @@ class GraphedModel final : public Model {
   std::unique_ptr<Stage> make_encoder(int64_t num_rows, const StepInputs& like, KvCache& cache);
   std::unique_ptr<Stage> make_replay(int64_t num_rows, const States& like, const ForwardContext& context,
                                      KvCache& cache);
+  std::unique_ptr<Stage> make_finish(int64_t num_rows, const States& like);
+  void make_states(Stage& stage, int64_t num_rows, const States& like) const;
 
   ModelConfig config_;
   Model& model_;
   GraphOptions options_;
   std::vector<std::unique_ptr<Stage>> encoders_;  // per bucket; null until first used
   std::vector<std::unique_ptr<Stage>> replays_;
+  std::vector<std::unique_ptr<Stage>> finishes_;
 };
 
 }  // namespace reprise

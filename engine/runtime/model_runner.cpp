@@ -13,7 +13,7 @@ std::unique_ptr<Model> load_model(const std::string& checkpoint_dir, const Model
   // A weight is packed from memory that the next one takes again: left to malloc, the gaps grow to a third of the
   // weights.
   TensorCache staging;
-  const TensorCacheScope scope(staging);
+  const TensorSourceScope scope(staging);
   Checkpoint checkpoint(checkpoint_dir, engine.on_load_progress);
   notice = checkpoint.notice();
   return make_model(model,
@@ -63,9 +63,10 @@ ModelRunner::ModelRunner(const std::string& checkpoint_dir, const ModelConfig& m
       graphs_(make_graphs(model, engine, *model_)),
       dispatcher_(model, *model_, graphs_.get(), engine.graph_buckets, cache_) {}
 
-StepInputs ModelRunner::prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows) {
+const StepInputs& ModelRunner::prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows) {
   if (poison_) poison_new_pages(plan);
-  return state_.prepare(plan, hidden_rows);
+  state_.prepare(plan, hidden_rows, inputs_);
+  return inputs_;
 }
 
 void ModelRunner::poison_new_pages(const StepPlan& plan) {
@@ -79,7 +80,7 @@ void ModelRunner::poison_new_pages(const StepPlan& plan) {
 }
 
 StepOutputs ModelRunner::run(const StepInputs& inputs) {
-  const TensorCacheScope scope(tensors_);
+  const TensorSourceScope scope(tensors_);
   return dispatcher_.forward(inputs);
 }
 

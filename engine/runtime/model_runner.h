@@ -23,7 +23,9 @@ class ModelRunner {
   // `engine` is checked and holds the Engram vocabulary where the model needs one.
   ModelRunner(const std::string& checkpoint_dir, const ModelConfig& model, const EngineConfig& engine);
 
-  StepInputs prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows);
+  // Valid until the next call.
+  const StepInputs& prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows);
+  // Valid until the next run.
   StepOutputs run(const StepInputs& inputs);
 
   const CacheSizes& cache_sizes() const { return sizes_; }
@@ -43,6 +45,7 @@ class ModelRunner {
   CacheSizes sizes_;
   KvCache cache_;
   ModelState state_;
+  StepInputs inputs_;
   std::unique_ptr<GraphedModel> graphs_;  // null without graph buckets
   ReplayDispatcher dispatcher_;
 };

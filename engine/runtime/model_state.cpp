@@ -1,6 +1,5 @@
 #include "reprise/model_state.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "reprise/error.h"
 #include "runtime/engram_rows.h"
+#include "runtime/reused_tensor.h"
 #include "runtime/row_sets.h"
 
 namespace reprise {
@@ -23,22 +23,20 @@ class ModelState::Impl {
     if (!config.engram_layer_ids.empty()) engram_.emplace(config, std::move(vocabulary));
   }
 
-  StepInputs prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows) {
+  void prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows, StepInputs& inputs) {
     check(plan, hidden_rows);
     for (const auto& update : plan.block_table_updates) {
       at::Tensor& table = block_tables_[static_cast<size_t>(update.group)];
       table.mutable_data_ptr<int32_t>()[update.state_slot * table.size(1) + update.index] = update.page;
     }
-    StepInputs inputs;
-    inputs.token_ids = at::empty({plan.num_rows}, at::kLong);
+    reuse_tensor(inputs.token_ids, {plan.num_rows}, at::kLong);
     int64_t* ids = inputs.token_ids.mutable_data_ptr<int64_t>();
     for (const auto& sequence : plan.sequences) {
       ids = std::copy_n(sequence.tokens.begin() + sequence.start, sequence.num_rows, ids);
     }
-    if (engram_) inputs.engram_rows = engram_->rows(plan);
+    if (engram_) engram_->fill(plan, inputs.engram_rows);
     row_sets_.build(plan, block_tables_[0], block_tables_[1], inputs);
     row_sets_.choose_outputs(plan, hidden_rows, inputs);
-    return inputs;
   }
 
   const ModelConfig& config() const { return config_; }
@@ -111,7 +109,12 @@ ModelState::ModelState(ModelState&&) noexcept = default;
 ModelState& ModelState::operator=(ModelState&&) noexcept = default;
 
 StepInputs ModelState::prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows) {
-  return impl_->prepare(plan, hidden_rows);
+  StepInputs inputs;
+  prepare(plan, hidden_rows, inputs);
+  return inputs;
+}
+void ModelState::prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows, StepInputs& inputs) {
+  impl_->prepare(plan, hidden_rows, inputs);
 }
 const ModelConfig& ModelState::config() const { return impl_->config(); }
 int64_t ModelState::page_size() const { return impl_->page_size(); }

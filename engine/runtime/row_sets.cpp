@@ -1,7 +1,6 @@
 #include "runtime/row_sets.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/sub.h>
 
 #include <algorithm>
 #include <set>
@@ -9,12 +8,11 @@
 #include "backends/rope.h"
 #include "backends/rows.h"
 #include "reprise/error.h"
+#include "runtime/reused_tensor.h"
 
 namespace reprise {
 
 namespace {
-
-RopeRows to_rows(RopeAngles angles) { return {std::move(angles.cos), std::move(angles.sin)}; }
 
 RopeRows gather(const RopeRows& rope, const at::Tensor& rows) {
   return {gather_rows(rope.cos, rows), gather_rows(rope.sin, rows)};
@@ -56,8 +54,10 @@ RowSets::RowSets(const ModelConfig& config, int64_t page_size)
 
 void RowSets::build(const StepPlan& plan, const at::Tensor& window_table, const at::Tensor& compressed_table,
                     StepInputs& inputs) {
-  inputs.forward_context = batch_context(plan, window_table, compressed_table);
   inputs.layers.assign(static_cast<size_t>(config_.num_hidden_layers), {});
+  if (inputs.forward_context == nullptr || inputs.forward_context.use_count() > 1)
+    inputs.forward_context = std::make_shared<ForwardContext>();
+  fill_batch(plan, window_table, compressed_table, *inputs.forward_context);
   Cut& now = last_;
   now.firsts.clear();
   for (const auto& s : plan.sequences) now.firsts.push_back(s.start);
@@ -85,19 +85,18 @@ void RowSets::build(const StepPlan& plan, const at::Tensor& window_table, const 
   }
 }
 
-std::shared_ptr<ForwardContext> RowSets::batch_context(const StepPlan& plan, const at::Tensor& window_table,
-                                                       const at::Tensor& compressed_table) const {
+void RowSets::fill_batch(const StepPlan& plan, const at::Tensor& window_table, const at::Tensor& compressed_table,
+                         ForwardContext& context) const {
   const int64_t rows = plan.num_rows;
   const auto sequences = static_cast<int64_t>(plan.sequences.size());
-  auto context = std::make_shared<ForwardContext>();
-  context->num_rows = rows;
-  auto& attention = context->attention;
-  attention.positions = at::empty({rows}, at::kLong);
-  attention.sequence_index = at::empty({rows}, at::kInt);
-  attention.sequence_starts = at::empty({sequences + 1}, at::kLong);
-  attention.state_slots = at::empty({sequences}, at::kInt);
-  attention.window_starts = at::empty({rows}, at::kLong);
-  attention.window_slots = at::empty({rows}, at::kLong);
+  context.num_rows = rows;
+  auto& attention = context.attention;
+  reuse_tensor(attention.positions, {rows}, at::kLong);
+  reuse_tensor(attention.sequence_index, {rows}, at::kInt);
+  reuse_tensor(attention.sequence_starts, {sequences + 1}, at::kLong);
+  reuse_tensor(attention.state_slots, {sequences}, at::kInt);
+  reuse_tensor(attention.window_starts, {rows}, at::kLong);
+  reuse_tensor(attention.window_slots, {rows}, at::kLong);
   attention.window_block_table = window_table;
   attention.compressed_block_table = compressed_table;
   int64_t* position = attention.positions.mutable_data_ptr<int64_t>();
@@ -119,14 +118,34 @@ std::shared_ptr<ForwardContext> RowSets::batch_context(const StepPlan& plan, con
     }
   }
   starts[sequences] = row;
+  fill_rope(attention.positions, 0, window_frequencies_, attention.window_rope);
+  fill_published(plan, compressed_table, attention);
+}
 
-  attention.window_rope = to_rows(rope_angles(attention.positions, window_frequencies_));
-  if (!ratios_.empty()) attention.compressed_rope = to_rows(rope_angles(attention.positions, compressed_frequencies_));
-  for (const int64_t ratio : ratios_) {
-    PublishedRows published{.ratio = ratio, .slots = at::empty({rows}, at::kLong), .rope = attention.compressed_rope};
+void RowSets::fill_rope(const at::Tensor& positions, int64_t offset, const std::vector<float>& frequencies,
+                        RopeRows& rope) const {
+  const int64_t rows = positions.size(0);
+  const auto half = static_cast<int64_t>(frequencies.size());
+  reuse_tensor(rope.cos, {rows, half}, at::kFloat);
+  reuse_tensor(rope.sin, {rows, half}, at::kFloat);
+  rope_angles(positions, offset, frequencies, {rope.cos, rope.sin});
+}
+
+void RowSets::fill_published(const StepPlan& plan, const at::Tensor& compressed_table,
+                             AttentionMetadata& attention) const {
+  if (ratios_.empty()) return;
+  attention.published.resize(ratios_.size());
+  // At ratio 1 the rope is the batch's own, which is to be filled again.
+  if (ratios_.front() == 1) attention.published.front().rope = {};
+  fill_rope(attention.positions, 0, compressed_frequencies_, attention.compressed_rope);
+  for (size_t i = 0; i < ratios_.size(); ++i) {
+    const int64_t ratio = ratios_[i];
+    PublishedRows& published = attention.published[i];
+    published.ratio = ratio;
+    reuse_tensor(published.slots, {plan.num_rows}, at::kLong);
     int64_t* slot = published.slots.mutable_data_ptr<int64_t>();
     const int64_t page_cells = page_size_ / ratio;
-    row = 0;
+    int64_t row = 0;
     for (const auto& s : plan.sequences) {
       const int32_t* pages = compressed_table.const_data_ptr<int32_t>() + s.state_slot * compressed_table.size(1);
       for (int64_t p = s.start; p < end_of(s); ++p, ++row) {
@@ -134,12 +153,13 @@ std::shared_ptr<ForwardContext> RowSets::batch_context(const StepPlan& plan, con
         slot[row] = completes_group ? pages[p / page_size_] * page_cells + p / ratio % page_cells : 0;
       }
     }
-    // A group stands at its first token's position.
-    if (ratio > 1)
-      published.rope = to_rows(rope_angles(at::sub(attention.positions, ratio - 1), compressed_frequencies_));
-    attention.published.push_back(std::move(published));
+    if (ratio == 1) {
+      published.rope = attention.compressed_rope;
+    } else {
+      // A group stands at its first token's position.
+      fill_rope(attention.positions, ratio - 1, compressed_frequencies_, published.rope);
+    }
   }
-  return context;
 }
 
 std::shared_ptr<ForwardContext> RowSets::cut_context(const StepPlan& plan, const Cut& cut, const ForwardContext& batch,
@@ -183,9 +203,9 @@ std::shared_ptr<ForwardContext> RowSets::cut_context(const StepPlan& plan, const
   return context;
 }
 
-void RowSets::choose_outputs(const StepPlan& plan, const std::vector<bool>& hidden_rows, StepInputs& inputs) const {
-  std::vector<int64_t> outputs;
-  std::vector<int64_t> logits;
+void RowSets::choose_outputs(const StepPlan& plan, const std::vector<bool>& hidden_rows, StepInputs& inputs) {
+  outputs_.clear();
+  logits_.clear();
   int64_t base = 0;
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const auto& s = plan.sequences[i];
@@ -196,18 +216,17 @@ void RowSets::choose_outputs(const StepPlan& plan, const std::vector<bool>& hidd
     REPRISE_ENSURE(first_output == end_of(s) || first_output >= first, "request ", s.id, " reads row ", first_output,
                    " but its last layer computes rows from ", first);
     for (int64_t p = first_output; p < end_of(s); ++p) {
-      if (p >= first_logits) logits.push_back(static_cast<int64_t>(outputs.size()));
-      outputs.push_back(base + p - first);
+      if (p >= first_logits) logits_.push_back(static_cast<int64_t>(outputs_.size()));
+      outputs_.push_back(base + p - first);
     }
     base += end_of(s) - first;
   }
-  const auto to_tensor = [](const std::vector<int64_t>& values) {
-    at::Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::kLong);
+  const auto fill = [](const std::vector<int64_t>& values, at::Tensor& tensor) {
+    reuse_tensor(tensor, {static_cast<int64_t>(values.size())}, at::kLong);
     std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
-    return tensor;
   };
-  inputs.output_rows = to_tensor(outputs);
-  inputs.logits_rows = to_tensor(logits);
+  fill(outputs_, inputs.output_rows);
+  fill(logits_, inputs.logits_rows);
 }
 
 }  // namespace reprise

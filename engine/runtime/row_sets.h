@@ -17,11 +17,11 @@ class RowSets {
  public:
   RowSets(const ModelConfig& config, int64_t page_size);
 
-  // Fills inputs.forward_context and inputs.layers.
+  // Fills inputs.forward_context and inputs.layers. What earlier inputs hold, and nobody else refers to, serves again.
   void build(const StepPlan& plan, const at::Tensor& window_table, const at::Tensor& compressed_table,
              StepInputs& inputs);
   // Fills inputs.output_rows and inputs.logits_rows; after build().
-  void choose_outputs(const StepPlan& plan, const std::vector<bool>& hidden_rows, StepInputs& inputs) const;
+  void choose_outputs(const StepPlan& plan, const std::vector<bool>& hidden_rows, StepInputs& inputs);
 
  private:
   // The rows that take part at some point of the forward: of each sequence those at positions >= first.
@@ -31,8 +31,11 @@ class RowSets {
     friend bool operator==(const Cut&, const Cut&) = default;
   };
 
-  std::shared_ptr<ForwardContext> batch_context(const StepPlan& plan, const at::Tensor& window_table,
-                                                const at::Tensor& compressed_table) const;
+  void fill_batch(const StepPlan& plan, const at::Tensor& window_table, const at::Tensor& compressed_table,
+                  ForwardContext& context) const;
+  void fill_rope(const at::Tensor& positions, int64_t offset, const std::vector<float>& frequencies,
+                 RopeRows& rope) const;
+  void fill_published(const StepPlan& plan, const at::Tensor& compressed_table, AttentionMetadata& attention) const;
   std::shared_ptr<ForwardContext> cut_context(const StepPlan& plan, const Cut& cut, const ForwardContext& batch,
                                               bool publishes) const;
 
@@ -41,7 +44,9 @@ class RowSets {
   std::vector<int64_t> ratios_;  // the KV sources' distinct compress ratios
   std::vector<float> window_frequencies_;
   std::vector<float> compressed_frequencies_;
-  Cut last_;  // the rows that the last layer computes in the step being built
+  Cut last_;                      // the rows that the last layer computes in the step being built
+  std::vector<int64_t> outputs_;  // of the step being built
+  std::vector<int64_t> logits_;
 };
 
 }  // namespace reprise

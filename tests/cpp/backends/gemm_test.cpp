@@ -82,20 +82,25 @@ TEST_P(Linear, ARowHasTheSameBitsInAnyOrderOfRows) {
 }
 
 // A group of heads is a column range of a wider tensor, on both sides.
-TEST_P(Linear, ReadsAndWritesColumnRangesAndNothingElse) {
+TEST_P(Linear, GroupsMultiplyColumnsOfTheirOwn) {
   constexpr unsigned kSeed = 23;
   std::mt19937 random(kSeed);
   for (const int64_t out : {24, 200}) {
     for (const auto out_dtype : {at::kFloat, at::kBFloat16}) {
-      at::Tensor wide_x = nans({150, 128}, GetParam());
-      const at::Tensor x = normal({150, 64}, random, GetParam());
-      wide_x.narrow(1, 32, 64).copy_(x);
-      at::Tensor wide_y = at::full({150, out + 40}, 7.5, out_dtype);
-      const PackedWeight weight(normal({out, 64}, random, GetParam()));
-      linear_out(wide_x.narrow(1, 32, 64), weight, wide_y.narrow(1, 16, out));
-      EXPECT_TRUE(same_bits(wide_y.narrow(1, 16, out), linear(x, weight, out_dtype))) << "seed " << kSeed;
-      EXPECT_TRUE(same_bits(wide_y.narrow(1, 0, 16), at::full({150, 16}, 7.5, out_dtype)));
-      EXPECT_TRUE(same_bits(wide_y.narrow(1, out + 16, 24), at::full({150, 24}, 7.5, out_dtype)));
+      at::Tensor x = nans({150, 192}, GetParam());  // the middle group's columns stay NaN
+      std::vector<PackedWeight> weights;
+      for (int64_t g = 0; g < 3; ++g) {
+        if (g != 1) x.narrow(1, g * 64, 64).copy_(normal({150, 64}, random, GetParam()));
+        weights.emplace_back(normal({out, 64}, random, GetParam()));
+      }
+      const at::Tensor y = grouped_linear(x, weights, out_dtype);
+      ASSERT_EQ(y.sizes(), (std::vector<int64_t>{150, 3 * out}));
+      for (const int64_t g : {0, 2}) {
+        const at::Tensor alone =
+            linear(x.narrow(1, g * 64, 64).contiguous(), weights[static_cast<size_t>(g)], out_dtype);
+        EXPECT_TRUE(same_bits(y.narrow(1, g * out, out), alone)) << "seed " << kSeed;
+      }
+      EXPECT_TRUE(y.narrow(1, out, out).isnan().all().item<bool>());
     }
   }
 }
@@ -131,7 +136,7 @@ TEST(PackedWeight, SaysWhatDoesNotFit) {
   EXPECT_THROW(linear(normal({2, 6}, random), weight, at::kFloat), std::logic_error);
   EXPECT_THROW(linear(normal({2, 8}, random, at::kBFloat16), weight, at::kFloat), std::logic_error);
   EXPECT_THROW(linear(normal({8, 2}, random).t(), weight, at::kFloat), std::logic_error);
-  EXPECT_THROW(linear_out(normal({2, 8}, random), weight, at::empty({3, 4})), std::logic_error);
+  EXPECT_THROW(grouped_linear(normal({2, 8}, random), {weight, weight}, at::kFloat), std::logic_error);
 }
 
 }  // namespace

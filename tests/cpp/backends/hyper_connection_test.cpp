@@ -9,6 +9,12 @@
 namespace reprise {
 namespace {
 
+TEST(FirstStream, TakesAllOfStreamZero) {
+  const at::Tensor pre = first_stream(at::empty({3, 2, 5}, at::kBFloat16));
+  EXPECT_TRUE(pre.equal(tensor_of<float>({1, 0, 1, 0, 1, 0}).view({3, 2})));
+  EXPECT_EQ(first_stream(at::empty({0, 4, 5})).sizes(), (std::vector<int64_t>{0, 4}));
+}
+
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 struct Mixes {

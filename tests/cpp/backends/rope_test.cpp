@@ -57,10 +57,17 @@ TEST(RopeFrequencies, OfTheReleasedModelByHand) {
   EXPECT_FLOAT_EQ(f[20], static_cast<float>(std::pow(1.6e5, -40.0 / 64) * (0.5 / 16 + 0.5)));
 }
 
+RopeAngles angles_of(const at::Tensor& positions, const std::vector<float>& frequencies, int64_t offset = 0) {
+  const std::vector<int64_t> sizes{positions.size(0), static_cast<int64_t>(frequencies.size())};
+  const RopeAngles angles{at::empty(sizes), at::empty(sizes)};
+  rope_angles(positions, offset, frequencies, angles);
+  return angles;
+}
+
 TEST(RopeAngles, AreCosineAndSineOfTheFloatAngle) {
   const auto frequencies = rope_frequencies(16, 1e4, {});
   const std::vector<int64_t> positions{0, 1, 127, 65535, 1048575};
-  const auto angles = rope_angles(tensor_of(positions), frequencies);
+  const auto angles = angles_of(tensor_of(positions), frequencies);
   ASSERT_EQ(angles.cos.sizes(), (std::vector<int64_t>{5, 8}));
   const auto cos = doubles(angles.cos);
   const auto sin = doubles(angles.sin);
@@ -78,7 +85,15 @@ TEST(RopeAngles, OfAPositionAreTheSameInEveryBatch) {
   std::vector<int64_t> positions(100);
   for (size_t t = 0; t < 100; ++t) positions[t] = static_cast<int64_t>(t * t * 97);
   expect_rows_independent(
-      100, 41, [&](const auto& rows) { return rope_angles(rows_of(tensor_of(positions), rows), frequencies).cos; });
+      100, 41, [&](const auto& rows) { return angles_of(rows_of(tensor_of(positions), rows), frequencies).cos; });
+}
+
+TEST(RopeAngles, AnOffsetMovesEveryPositionBack) {
+  const auto frequencies = rope_frequencies(16, 1e4, {});
+  const auto moved = angles_of(tensor_of<int64_t>({3, 1003}), frequencies, 3);
+  const auto plain = angles_of(tensor_of<int64_t>({0, 1000}), frequencies);
+  EXPECT_TRUE(same_bits(moved.cos, plain.cos));
+  EXPECT_TRUE(same_bits(moved.sin, plain.sin));
 }
 
 TEST(Rotate, TurnsAdjacentPairsOfTheLastChannels) {
@@ -96,7 +111,7 @@ TEST(Rotate, BackUndoesForthAndScoresDependOnDistance) {
   std::mt19937 random(kSeed);
   const int64_t n = 48, rope = 32;
   const auto frequencies = rope_frequencies(rope, 1e4, {});
-  const auto angles = rope_angles(tensor_of<int64_t>({5, 12, 1005, 1012}), frequencies);
+  const auto angles = angles_of(tensor_of<int64_t>({5, 12, 1005, 1012}), frequencies);
   const at::Tensor q = normal({n}, random), k = normal({n}, random);
   const auto turned = [&](const at::Tensor& x, int64_t at, bool inverse) {
     at::Tensor y = x.clone();

@@ -14,7 +14,7 @@ at::Tensor bytes(int64_t size) { return empty_tensor({size}, at::kByte); }
 
 TEST(TensorCacheTest, GivesTheSameMemoryAgain) {
   TensorCache cache;
-  const TensorCacheScope scope(cache);
+  const TensorSourceScope scope(cache);
   const void* first = bytes(256 * kKiB).const_data_ptr();
   EXPECT_EQ(bytes(200 * kKiB).const_data_ptr(), first) << "a little smaller fits";
   const at::Tensor held = bytes(256 * kKiB);
@@ -23,7 +23,7 @@ TEST(TensorCacheTest, GivesTheSameMemoryAgain) {
 
 TEST(TensorCacheTest, HoldsNoMoreThanWasInUseAtOnce) {
   TensorCache cache;
-  const TensorCacheScope scope(cache);
+  const TensorSourceScope scope(cache);
   // A ramp: every size is new, and no block of before serves it.
   for (int64_t size = 64; size <= 64 * 40; size += 64) {
     bytes(size * kKiB);
@@ -41,9 +41,9 @@ TEST(TensorCacheTest, OnlyInScopeAndOnlyWhatIsBig) {
   EXPECT_EQ(cache.bytes(), 0u);
   {
     TensorCache inner;
-    const TensorCacheScope scope(cache);
+    const TensorSourceScope scope(cache);
     {
-      const TensorCacheScope nested(inner);
+      const TensorSourceScope nested(inner);
       bytes(256 * kKiB);
     }
     EXPECT_EQ(cache.bytes(), 0u);
@@ -59,7 +59,7 @@ TEST(TensorCacheTest, TensorsOutliveTheCache) {
   at::Tensor tensor;
   {
     TensorCache cache;
-    const TensorCacheScope scope(cache);
+    const TensorSourceScope scope(cache);
     tensor = bytes(256 * kKiB);
   }
   tensor.fill_(7);

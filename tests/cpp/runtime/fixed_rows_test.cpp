@@ -1,48 +1,17 @@
 // Buffers that keep their addresses, and take a step without an allocation.
 #include "runtime/fixed_rows.h"
 
-#include <c10/core/CPUAllocator.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
+#include "../tensor_allocations.h"
 #include "engine_harness.h"
 #include "reprise/model_state.h"
 
-namespace {
-std::atomic<int64_t> num_allocations = 0;
-}  // namespace
-
-// Not inlined: the compiler would see malloc on one side and operator delete on the other.
-__attribute__((noinline)) void* operator new(std::size_t size) {
-  ++num_allocations;
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
-__attribute__((noinline)) void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-
 namespace reprise::testing {
 namespace {
-
-// Tensor memory does not come from operator new.
-class CountingAllocator final : public c10::Allocator {
- public:
-  explicit CountingAllocator(c10::Allocator* inner) : inner_(inner) { c10::SetCPUAllocator(this, /*priority=*/1); }
-  ~CountingAllocator() override { c10::SetCPUAllocator(inner_, /*priority=*/1); }
-  c10::DataPtr allocate(size_t bytes) override {
-    ++num_allocations;
-    return inner_->allocate(bytes);
-  }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { inner_->copy_data(to, from, bytes); }
-
- private:
-  c10::Allocator* inner_;
-};
 
 void expect_values(const at::Tensor& tensor, const std::vector<int64_t>& want) {
   ASSERT_EQ(tensor.size(0), static_cast<int64_t>(want.size()));
@@ -51,7 +20,7 @@ void expect_values(const at::Tensor& tensor, const std::vector<int64_t>& want) {
 
 TEST(FixedContext, TakesAStepInPlaceAndPadsIt) {
   const c10::InferenceMode inference;
-  CountingAllocator counting(c10::GetCPUAllocator());
+  const CountingAllocator counting;
   const ModelConfig config = load_model_config(data_path("v41-tiny"));
   ModelState state = ModelStateBuilder(config).max_num_seqs(4).max_model_len(64).page_size(4).build();
   const std::vector<int32_t> tokens{5, 6, 7, 8, 9, 10};
@@ -74,10 +43,10 @@ TEST(FixedContext, TakesAStepInPlaceAndPadsIt) {
   const at::Tensor positions = attention.positions;
   const void* slots = attention.published.at(1).slots.const_data_ptr();
 
-  const int64_t count = num_allocations;
+  const int64_t count = num_allocations();
   EXPECT_GT(count, 0);
   fixed.set(*inputs.forward_context);
-  EXPECT_EQ(num_allocations, count);
+  EXPECT_EQ(num_allocations(), count);
 
   EXPECT_TRUE(attention.positions.is_same(positions));
   EXPECT_EQ(attention.published.at(1).slots.const_data_ptr(), slots);

@@ -217,7 +217,8 @@ class RecordingModel final : public Model {
     return {rows};
   }
   StepOutputs finish(const States& states, const StepInputs& inputs) override {
-    return {.hidden_states = states[0].index_select(0, inputs.output_rows), .logits = {}};
+    const at::Tensor rows = states[0].index_select(0, inputs.output_rows);
+    return {.hidden_states = rows, .logits = rows.index_select(0, inputs.logits_rows)};
   }
   int64_t weight_bytes() const override { return 0; }
 

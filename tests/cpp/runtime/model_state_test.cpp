@@ -50,6 +50,48 @@ TEST_F(ModelStateTest, PreparesAPlanThatFits) {
   EXPECT_EQ(inputs.output_rows[0].item().toLong(), 3);
 }
 
+// Preparing into earlier inputs gives what fresh ones hold, and takes nothing from those who kept a part.
+TEST_F(ModelStateTest, PreparesIntoEarlierInputs) {
+  StepPlan shorter = plan_;
+  shorter.sequences[0].start = 3;
+  shorter.sequences[0].num_rows = 2;
+  shorter.sequences[0].first_logits_row = 0;
+  shorter.num_rows = 2;
+  StepInputs inputs;
+  state_->prepare(plan_, {}, inputs);
+  const void* positions = inputs.forward_context->attention.positions.const_data_ptr();
+  state_->prepare(shorter, {}, inputs);
+  EXPECT_EQ(inputs.forward_context->attention.positions.const_data_ptr(), positions) << "nobody else had it";
+  const StepInputs kept = inputs;
+  const at::Tensor kept_slots = kept.forward_context->attention.published.at(0).slots.clone();
+  state_->prepare(plan_, {}, inputs);
+  for (const auto& [got, plan] : {std::pair{&kept, &shorter}, {&inputs, &plan_}}) {
+    const StepInputs want = state_->prepare(*plan);
+    EXPECT_TRUE(got->token_ids.equal(want.token_ids));
+    EXPECT_TRUE(got->output_rows.equal(want.output_rows));
+    EXPECT_TRUE(got->logits_rows.equal(want.logits_rows));
+    ASSERT_EQ(got->engram_rows.size(), want.engram_rows.size());
+    for (size_t i = 0; i < want.engram_rows.size(); ++i) EXPECT_TRUE(got->engram_rows[i].equal(want.engram_rows[i]));
+    const auto& a = got->forward_context->attention;
+    const auto& b = want.forward_context->attention;
+    EXPECT_EQ(got->forward_context->num_rows, plan->num_rows);
+    for (const auto field :
+         {&AttentionMetadata::positions, &AttentionMetadata::sequence_index, &AttentionMetadata::sequence_starts,
+          &AttentionMetadata::state_slots, &AttentionMetadata::window_starts, &AttentionMetadata::window_slots}) {
+      EXPECT_TRUE((a.*field).equal(b.*field));
+    }
+    EXPECT_TRUE(a.window_rope.cos.equal(b.window_rope.cos));
+    EXPECT_TRUE(a.compressed_rope.sin.equal(b.compressed_rope.sin));
+    ASSERT_EQ(a.published.size(), b.published.size());
+    for (size_t i = 0; i < a.published.size(); ++i) {
+      EXPECT_EQ(a.published[i].ratio, b.published[i].ratio);
+      EXPECT_TRUE(a.published[i].slots.equal(b.published[i].slots));
+      EXPECT_TRUE(a.published[i].rope.cos.equal(b.published[i].rope.cos));
+    }
+  }
+  EXPECT_TRUE(kept.forward_context->attention.published.at(0).slots.equal(kept_slots));
+}
+
 TEST_F(ModelStateTest, RefusesRowsBeyondTheTokens) {
   plan_.sequences[0].start = 9;
   expect_refused("beyond");

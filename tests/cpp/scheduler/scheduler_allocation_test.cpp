@@ -1,21 +1,7 @@
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <new>
-
+#include "../allocations.h"
 #include "scheduler/scheduler.h"
-
-namespace {
-int64_t num_allocations = 0;
-}  // namespace
-
-void* operator new(std::size_t size) {
-  ++num_allocations;
-  if (void* memory = std::malloc(size)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace reprise {
 namespace {
@@ -51,9 +37,9 @@ TEST(SchedulerAllocation, DecodeStepsAllocateNothing) {
       return plan.num_rows;
     };
     for (int i = 0; i < 20; ++i) step();
-    const int64_t before = num_allocations;
+    const int64_t before = testing::num_allocations();
     for (int i = 0; i < 100; ++i) ASSERT_EQ(step(), 32);  // pages fill, blocks complete, windows move on
-    EXPECT_EQ(num_allocations, before) << "prefix caching " << prefix_caching;
+    EXPECT_EQ(testing::num_allocations(), before) << "prefix caching " << prefix_caching;
   }
 }
 
