@@ -22,9 +22,19 @@ constexpr uintptr_t kHugePageBytes = uintptr_t{2} << 20;
 
 uintptr_t round_down(uintptr_t address, uintptr_t unit) { return address / unit * unit; }
 
+uintptr_t round_up(uintptr_t address, uintptr_t unit) { return round_down(address + unit - 1, unit); }
+
 // Advice only: where the system knows none of it, pages come by faults.
 void advise(uintptr_t begin, uintptr_t end, int advice) {
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
+}
+
+// Asks for large pages where they fit inside.
+void advise_huge_pages([[maybe_unused]] void* begin, [[maybe_unused]] size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  const auto first = reinterpret_cast<uintptr_t>(begin);
+  advise(round_up(first, kHugePageBytes), round_down(first + bytes, kHugePageBytes), MADV_HUGEPAGE);
+#endif
 }
 
 size_t num_bytes(at::IntArrayRef sizes, const at::TensorOptions& options) {
@@ -65,10 +75,9 @@ at::Tensor lazy_zeros(at::IntArrayRef sizes, const at::TensorOptions& options) {
 void populate_pages([[maybe_unused]] void* begin, [[maybe_unused]] size_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   if (bytes < kMinPopulateBytes) return;
+  advise_huge_pages(begin, bytes);
   const auto first = reinterpret_cast<uintptr_t>(begin);
-  const uintptr_t last = first + bytes;
-  advise(round_down(first + kHugePageBytes - 1, kHugePageBytes), round_down(last, kHugePageBytes), MADV_HUGEPAGE);
-  advise(round_down(first, kPageBytes), round_down(last + kPageBytes - 1, kPageBytes), MADV_POPULATE_WRITE);
+  advise(round_down(first, kPageBytes), round_up(first + bytes, kPageBytes), MADV_POPULATE_WRITE);
 #endif
 }
 
@@ -79,6 +88,7 @@ std::shared_ptr<WarmBuffers::Block> WarmBuffers::unshared_block(size_t input, si
   if (block == nullptr || block.use_count() > 1 || block->capacity < bytes) {
     block.reset();
     block = std::make_shared<Block>(Block{c10::GetCPUAllocator()->allocate(bytes), bytes});
+    advise_huge_pages(block->memory.get(), bytes);
   }
   // Pairs with the release in the last owner's decrement: its reads and writes of the block lie before ours.
   std::atomic_thread_fence(std::memory_order_acquire);

@@ -7,12 +7,16 @@
 #include <cstring>
 
 #include "replay/cpu_storage.h"
+#include "replay/stream_copy.h"
 
 namespace reprise {
 namespace {
 
 // Bytes a thread should have to copy before a second one pays.
 constexpr int64_t kGrainBytes = int64_t{8} << 20;
+// Rows of more bytes leave the cache before the layers come to read them: copied past it they take half the time
+// (52 MB of a [8192, 4, 5120] bfloat16 residual: 1.9x on one thread, 1.5x on two).
+constexpr int64_t kStreamBytes = int64_t{16} << 20;
 
 int64_t row_bytes(const at::Tensor& tensor) {
   int64_t bytes = static_cast<int64_t>(tensor.element_size());
@@ -65,13 +69,21 @@ void gather_rows(const at::Tensor& batch, const ReplayRows& rows, const at::Tens
   const int64_t stride = row_stride_bytes(batch);
   const auto* from = static_cast<const std::byte*>(batch.const_data_ptr());
   auto* to = static_cast<std::byte*>(kept.mutable_data_ptr());
+  const bool streams = rows.size() * bytes > kStreamBytes;
+  const auto copy = [streams](std::byte* target, const std::byte* source, int64_t size) {
+    if (streams) {
+      stream_copy(target, source, static_cast<size_t>(size));
+    } else {
+      std::memcpy(target, source, static_cast<size_t>(size));
+    }
+  };
   for_each_stretch(rows, bytes, true, [=](int64_t batch_row, int64_t kept_row, int64_t count) {
     if (stride == bytes) {
-      std::memcpy(to + kept_row * bytes, from + batch_row * bytes, static_cast<size_t>(count * bytes));
+      copy(to + kept_row * bytes, from + batch_row * bytes, count * bytes);
       return;
     }
     for (int64_t i = 0; i < count; ++i) {
-      std::memcpy(to + (kept_row + i) * bytes, from + (batch_row + i) * stride, static_cast<size_t>(bytes));
+      copy(to + (kept_row + i) * bytes, from + (batch_row + i) * stride, bytes);
     }
   });
 }

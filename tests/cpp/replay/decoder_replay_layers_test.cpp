@@ -1,6 +1,7 @@
 #include "reprise/decoder_replay_layers.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
@@ -151,6 +152,18 @@ TEST(DecoderReplayLayersTest, OutputsBeyondThePageThresholdAreZeroWhereTrimmed) 
     const at::Tensor output = layers({hidden})[0];
     EXPECT_TRUE(at::equal(output, trimmed_by_hand(hidden, layers.rows)));
     output.fill_(7);
+  }
+}
+
+// More bytes than are copied through the cache, from dense rows and from rows with gaps between them.
+TEST(DecoderReplayLayersTest, RowsBeyondTheCacheAreGatheredAlike) {
+  DecoderReplayLayers layers(128, identity, {});
+  layers.rows = at::cat({at::arange(3, 703), at::arange(800, 1300)});
+  const at::Tensor wide = batch_of({1300, 5000});
+  for (const at::Tensor& batch : {wide, wide.narrow(1, 13, 4001)}) {
+    const at::Tensor kept = layers.run_kept({batch})[0];
+    ASSERT_GT(kept.nbytes(), size_t{17} << 20);
+    EXPECT_TRUE(at::equal(kept, batch.index_select(0, layers.rows)));
   }
 }
 
