@@ -42,6 +42,11 @@ if(NOT TARGET reprise::torch)
   add_library(reprise::torch INTERFACE IMPORTED GLOBAL)
   target_include_directories(reprise::torch INTERFACE
     ${REPRISE_TORCH_ROOT}/include ${REPRISE_TORCH_ROOT}/include/torch/csrc/api/include)
+  # libtorch exports parts of the standard library that it was built with, std::filesystem among them, and in some releases they
+  # crash: the compiler's own must be found first.
+  if(UNIX AND NOT APPLE)
+    target_link_libraries(reprise::torch INTERFACE stdc++)
+  endif()
   foreach(library torch torch_cpu c10)
     target_link_libraries(reprise::torch INTERFACE
       ${REPRISE_TORCH_ROOT}/lib/${CMAKE_SHARED_LIBRARY_PREFIX}${library}${CMAKE_SHARED_LIBRARY_SUFFIX})
