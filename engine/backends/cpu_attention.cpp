@@ -192,6 +192,9 @@ void attend(const at::Tensor& q, const AttentionParams& params, at::Tensor& out)
 
 at::Tensor window_sparse_attention(const at::Tensor& q, const AttentionParams& params) {
   REPRISE_ENSURE(q.is_contiguous() && q.size(1) == params.num_heads * params.head_dim, "queries are [T, N * D]");
+  REPRISE_ENSURE(
+      !params.compressed.cells.defined() || (params.selection.is_contiguous() && params.selection.size(0) >= q.size(0)),
+      "a dense row of selection for every query row");
   at::Tensor out = empty_tensor(q.sizes(), q.options());
   if (q.scalar_type() == at::kFloat) {
     attend<float>(q, params, out);

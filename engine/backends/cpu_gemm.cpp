@@ -43,6 +43,11 @@ void block_product_of(const PackedWeight& weight, int64_t block, int64_t rows, c
 // y[:, group g] = x[:, group g] W_g^T, with the columns divided among weights of one shape; y is dense.
 void multiply(const at::Tensor& x, std::span<const PackedWeight> weights, const at::Tensor& y) {
   const PackedWeight& shape = weights.front();
+  for (const PackedWeight& weight : weights) {
+    REPRISE_ENSURE(weight.in_features() == shape.in_features() && weight.out_features() == shape.out_features() &&
+                       weight.dtype() == shape.dtype(),
+                   "groups take weights of one shape and dtype");
+  }
   const auto groups = static_cast<int64_t>(weights.size());
   const int64_t rows = x.size(0);
   const int64_t in = shape.in_features();
@@ -120,6 +125,7 @@ at::Tensor linear(const at::Tensor& x, const PackedWeight& weight, at::ScalarTyp
 }
 
 at::Tensor grouped_linear(const at::Tensor& x, const std::vector<PackedWeight>& weights, at::ScalarType out_dtype) {
+  REPRISE_ENSURE(!weights.empty(), "linear takes at least one weight");
   const auto groups = static_cast<int64_t>(weights.size());
   at::Tensor y = empty_tensor({x.size(0), groups * weights.front().out_features()}, x.options().dtype(out_dtype));
   multiply(x, weights, y);

@@ -203,6 +203,10 @@ void select_compressed(const at::Tensor& q, const at::Tensor& w, const IndexerPa
                        at::Tensor candidates_out) {
   REPRISE_ENSURE(q.is_contiguous() && w.is_contiguous() && selection.is_contiguous() && selection.size(0) >= q.size(0),
                  "a dense row of selection for every query row");
+  for (const at::Tensor& candidates : {params.candidates_in, candidates_out}) {
+    REPRISE_ENSURE(!candidates.defined() || (candidates.is_contiguous() && candidates.size(0) >= q.size(0)),
+                   "a dense row of candidates for every query row");
+  }
   if (q.scalar_type() == at::kFloat) {
     select<float>(q, w, params, selection, candidates_out);
   } else {

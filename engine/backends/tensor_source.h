@@ -9,7 +9,7 @@ class TensorSource {
  public:
   virtual ~TensorSource() = default;
 
-  // A dense tensor of arbitrary contents.
+  // A dense tensor of arbitrary contents. What is written to it holds as long as the source says.
   virtual at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options) = 0;
 };
 

@@ -10,8 +10,9 @@
 namespace reprise {
 
 // The tensors of work that always takes the same ones in the same order and lets go of them at the same points: its
-// first run records them, and every later run is given the very same tensors, so that it allocates nothing. A tensor
-// that the first run has let go of serves again where another one of its kind is wanted.
+// first run records them, and every later run is given the very same tensors, so that it takes no memory for them. A
+// tensor that the first run has let go of serves again where another one of its kind is wanted. What a run writes holds
+// until the next one, also where somebody keeps the tensor.
 class TensorTape final : public TensorSource {
  public:
   // Before every run but the first: what that one took is on the tape.

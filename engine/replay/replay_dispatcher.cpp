@@ -69,7 +69,7 @@ Model::States ReplayDispatcher::run_kept_rows(Model& model, const Model::States&
   replay_layers_.rows = kept.rows;
   replay_layers_.forward_context = kept.forward_context;
   const std::vector<at::Tensor> outputs = replay_layers_.run_kept({states.begin(), states.end()});
-  // The next step's inputs take over the memory of these.
+  // Their context shares tensors with the batch's, whose memory is to serve the next step.
   replay_layers_.rows.reset();
   replay_layers_.forward_context = nullptr;
   return {outputs.begin(), outputs.end()};

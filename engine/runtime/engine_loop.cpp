@@ -52,16 +52,18 @@ bool EngineLoop::drain(const std::function<void()>& on_wait) {
                   " requests wait and it is stopped; call start() first");
   const RequestId last = callbacks_.empty() ? -1 : callbacks_.rbegin()->first;
   const auto done = [&] { return callbacks_.empty() || callbacks_.begin()->first > last; };
-  const auto over = [&] { return done() || thread_id_ == std::thread::id(); };
-  while (on_wait && !progress_.wait_for(lock, std::chrono::milliseconds(100), over)) {
-    lock.unlock();
-    on_wait();
-    lock.lock();
-  }
-  progress_.wait(lock, over);
+  const auto ended = [&] { return thread_id_ == std::thread::id(); };
+  const auto wait_until = [&](const auto& is_over) {
+    while (on_wait && !progress_.wait_for(lock, std::chrono::milliseconds(100), is_over)) {
+      lock.unlock();
+      on_wait();
+      lock.lock();
+    }
+    progress_.wait(lock, is_over);
+  };
+  wait_until([&] { return done() || ended(); });
   if (const std::exception_ptr failure = failure_) {
-    // Whoever hears of it finds the loop ended and may start it again.
-    progress_.wait(lock, [&] { return thread_id_ == std::thread::id() || failure_ != failure; });
+    wait_until([&] { return ended() || failure_ != failure; });
     std::rethrow_exception(failure);
   }
   return done();

@@ -26,9 +26,10 @@ class GraphRunner {
 // the same. Throws std::invalid_argument for a device that this build does not run on.
 std::unique_ptr<GraphRunner> make_graph_runner(at::Device device, GraphRunner::Work work);
 
-// Runs the work itself, on a tape of the tensors that its kernels take: those of the first run serve every other, so
-// that a run allocates nothing. What the work returns is copied to output buffers that stay where they are, unless it
-// lies there already. Static shapes without a capture: what holds for a graph can be tested without a GPU.
+// Runs the work itself, on a tape of the tensors that its kernels take (empty_tensor): those of the first run serve
+// every other, so that work which takes no memory besides allocates nothing. What the work returns is copied to output
+// buffers that stay where they are, unless it lies there already. Static shapes without a capture: what holds for a
+// graph can be tested without a GPU.
 std::unique_ptr<GraphRunner> make_cpu_graph_runner(GraphRunner::Work work);
 
 // Captures the work as a CUDA graph, on a stream of its own, and replays it.

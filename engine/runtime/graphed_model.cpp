@@ -23,7 +23,9 @@ struct GraphedModel::Stage {
     const GraphRunner::Outputs& outputs = runner->run();
     if (first_rows.size() <= n) first_rows.resize(n + 1);
     if (first_rows[n].empty()) {
-      for (const at::Tensor& output : outputs) first_rows[n].push_back(output.narrow(0, 0, num_rows));
+      States rows;
+      for (const at::Tensor& output : outputs) rows.push_back(output.narrow(0, 0, num_rows));
+      first_rows[n] = std::move(rows);
     }
     return first_rows[n];
   }

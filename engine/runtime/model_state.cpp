@@ -34,7 +34,11 @@ class ModelState::Impl {
     for (const auto& sequence : plan.sequences) {
       ids = std::copy_n(sequence.tokens.begin() + sequence.start, sequence.num_rows, ids);
     }
-    if (engram_) engram_->fill(plan, inputs.engram_rows);
+    if (engram_) {
+      engram_->fill(plan, inputs.engram_rows);
+    } else {
+      inputs.engram_rows.clear();
+    }
     row_sets_.build(plan, block_tables_[0], block_tables_[1], inputs);
     row_sets_.choose_outputs(plan, hidden_rows, inputs);
   }

@@ -90,6 +90,8 @@ void RowSets::fill_batch(const StepPlan& plan, const at::Tensor& window_table, c
   const int64_t rows = plan.num_rows;
   const auto sequences = static_cast<int64_t>(plan.sequences.size());
   context.num_rows = rows;
+  context.num_padding_rows = 0;
+  context.is_replay = false;
   auto& attention = context.attention;
   reuse_tensor(attention.positions, {rows}, at::kLong);
   reuse_tensor(attention.sequence_index, {rows}, at::kInt);
@@ -133,8 +135,11 @@ void RowSets::fill_rope(const at::Tensor& positions, int64_t offset, const std::
 
 void RowSets::fill_published(const StepPlan& plan, const at::Tensor& compressed_table,
                              AttentionMetadata& attention) const {
-  if (ratios_.empty()) return;
   attention.published.resize(ratios_.size());
+  if (ratios_.empty()) {
+    attention.compressed_rope = {};
+    return;
+  }
   // At ratio 1 the rope is the batch's own, which is to be filled again.
   if (ratios_.front() == 1) attention.published.front().rope = {};
   fill_rope(attention.positions, 0, compressed_frequencies_, attention.compressed_rope);

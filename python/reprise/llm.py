@@ -82,7 +82,8 @@ class LLM:
         use_tqdm: show progress while loading.
         engine_options: further fields of EngineConfig: max_num_seqs, max_num_batched_tokens, max_model_len, page_size,
             num_threads, enable_prefix_caching, prefix_rebuild ("auto", "exact", "bounded"), poison_cache, max_waiting,
-            graph_buckets (row counts that steps run from graphs of fixed shape for; none by default).
+            graph_buckets (row counts that steps run from graphs of fixed shape for, each with memory of its own; none
+            by default).
 
     `engine` is the engine underneath. While generate() runs it alone steps the engine: what others submit then runs
     too, but its outputs are lost.

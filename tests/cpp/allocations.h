@@ -1,18 +1,16 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 
-// What a test's process has taken from operator new so far, and whatever else it notes. The test's target links
-// allocations.cpp, which replaces the operator.
+// What a test's process has taken from malloc and its kin so far, and with it from operator new and for tensors. The
+// test's target links allocations.cpp, which stands in their place.
 namespace reprise::testing {
 
 int64_t num_allocations();
 int64_t allocated_bytes();
-void note_allocation(std::size_t bytes);
 
-// Allocations of the sizes that `work` makes count no more.
+// Allocations of the sizes that `work` makes count no more, wherever they are made.
 void exempt_allocations_of(const std::function<void()>& work);
 
 }  // namespace reprise::testing

@@ -101,7 +101,8 @@ struct EngineConfig {
   PrefixRebuild prefix_rebuild = PrefixRebuild::kAuto;
   std::vector<int64_t>
       graph_buckets;          // row counts, ascending, that captured graphs exist for: a step (or its replay layers)
-                              // of no more rows runs padded to the next one, with the same results; empty = no graphs
+                              // of no more rows runs padded to the next one, with the same results; empty = no graphs.
+                              // Each keeps memory of its own for the results of such a step, logits included
   bool poison_cache = false;  // fill cache memory with NaN at start and on release, to show reads of cells nobody wrote
   std::vector<int32_t> engram_vocabulary;  // [vocab_size] token id -> compressed id; empty = read from the checkpoint
                                            // folder (`reprise prepare`)

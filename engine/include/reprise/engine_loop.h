@@ -35,9 +35,9 @@ class EngineLoop {
   // From a callback it returns at once, and no further step begins.
   void stop();
   // Waits until everything submitted before the call has finished and had its last callback; false when the loop was
-  // stopped before. Throws what a step threw: such a failure ends the loop, and every unfinished request with an output
-  // that carries the message in `error`. `on_wait`, when given, is called every tenth of a second of the wait; what it
-  // throws ends the wait and nothing else.
+  // stopped before. Throws what a step threw, once the loop has ended of it: every unfinished request ends too, with an
+  // output that carries the message in `error`. `on_wait`, when given, is called every tenth of a second of the wait;
+  // what it throws ends the wait and nothing else.
   bool drain(const std::function<void()>& on_wait = nullptr);
   // Queues a request; before start() and after stop() it waits for the next start(). Throws std::invalid_argument for
   // one that cannot be served, and after a step failed.

@@ -24,8 +24,8 @@ class ModelState {
   // empty: final hidden states of all of the sequence's rows are wanted, not only of those whose logits are read.
   // Throws std::invalid_argument, and applies nothing, for a plan that does not fit what the state was built for.
   StepInputs prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows = {});
-  // The same into the inputs of an earlier step, or empty ones. What only they refer to is overwritten, so that a
-  // decode step no larger than those before it allocates nothing.
+  // The same into the inputs of an earlier step, or empty ones. Memory that only they refer to serves again, so that a
+  // decode step like those before it allocates nothing.
   void prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows, StepInputs& inputs);
 
   const ModelConfig& config() const;

@@ -13,6 +13,8 @@ from typing import Any
 import reprise
 from reprise.bench import on_checkpoint
 
+PROMPT_LEN = 16
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", default="100m", help="size of the random checkpoint")
@@ -53,7 +55,7 @@ def measure(model: Path, counts: list[int], buckets: list[int], args: argparse.N
     for count in counts:
         times: dict[str, list[float]] = {name: [] for name in engines}
         for repeat in range(args.repeat + 1):
-            prompts = [[generator.randrange(vocab_size) for _ in range(16)] for _ in range(count)]
+            prompts = [[generator.randrange(vocab_size) for _ in range(PROMPT_LEN)] for _ in range(count)]
             for name, engine in engines.items():
                 milliseconds = _decode(engine, prompts, args.max_tokens)
                 if repeat > 0:  # the first makes the graphs and warms up
@@ -75,8 +77,8 @@ def _load(model: Path, buckets: list[int], max_num_seqs: int, args: argparse.Nam
         model,
         dtype=args.dtype,
         max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max([2048, *buckets]),
-        max_model_len=16 + args.max_tokens,
+        max_num_batched_tokens=max([2048, PROMPT_LEN * max_num_seqs, *buckets]),
+        max_model_len=PROMPT_LEN + args.max_tokens,
         num_threads=args.num_threads,
         graph_buckets=buckets,
         enable_prefix_caching=False,
@@ -90,12 +92,16 @@ def _decode(engine: reprise.Engine, prompts: list[list[int]], max_tokens: int) -
     params = reprise.SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True).to_engine(0)
     for prompt in prompts:
         engine.submit(reprise.Request(prompt, params))
-    engine.step()
+    _step(engine)
     start = time.perf_counter()
     steps = 0
     while engine.has_unfinished():
-        for output in engine.step():
-            if output.error:
-                raise RuntimeError(output.error)
+        _step(engine)
         steps += 1
     return 1e3 * (time.perf_counter() - start) / steps
+
+
+def _step(engine: reprise.Engine) -> None:
+    for output in engine.step():
+        if output.error:
+            raise RuntimeError(output.error)

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "../tensor_allocations.h"
+#include "../allocations.h"
 #include "engine_harness.h"
 #include "reprise/model_state.h"
 
@@ -20,7 +20,6 @@ void expect_values(const at::Tensor& tensor, const std::vector<int64_t>& want) {
 
 TEST(FixedContext, TakesAStepInPlaceAndPadsIt) {
   const c10::InferenceMode inference;
-  const CountingAllocator counting;
   const ModelConfig config = load_model_config(data_path("v41-tiny"));
   ModelState state = ModelStateBuilder(config).max_num_seqs(4).max_model_len(64).page_size(4).build();
   const std::vector<int32_t> tokens{5, 6, 7, 8, 9, 10};

@@ -3,7 +3,10 @@
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
-#include "../tensor_allocations.h"
+#include <algorithm>
+#include <cmath>
+
+#include "../product_keys.h"
 #include "engine_harness.h"
 #include "runtime/engine_checks.h"
 #include "runtime/model_runner.h"
@@ -85,7 +88,6 @@ class GraphAllocationTest : public ::testing::TestWithParam<Setting> {
 
 TEST_P(GraphAllocationTest, ADecodeStepAllocatesNothing) {
   at::set_num_threads(1);  // which thread meets a shape first, and makes its kernel and scratch memory, is chance
-  const CountingAllocator counting;
   exempt_product_keys<float>(at::kFloat);
   exempt_product_keys<c10::BFloat16>(at::kBFloat16);
   // The first time makes the graphs, and the scratch memory and product kernels of every number of rows.

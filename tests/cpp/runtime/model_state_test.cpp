@@ -1,9 +1,13 @@
 // Plans made by hand: what does not fit is refused before anything is applied.
 #include "reprise/model_state.h"
 
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <numeric>
 
 #include "engine_harness.h"
 
@@ -50,8 +54,48 @@ TEST_F(ModelStateTest, PreparesAPlanThatFits) {
   EXPECT_EQ(inputs.output_rows[0].item().toLong(), 3);
 }
 
+void expect_equal(const ForwardContext& got, const ForwardContext& want) {
+  EXPECT_EQ(got.num_rows, want.num_rows);
+  EXPECT_EQ(got.num_padding_rows, want.num_padding_rows);
+  EXPECT_EQ(got.is_replay, want.is_replay);
+  const auto& a = got.attention;
+  const auto& b = want.attention;
+  for (const auto field :
+       {&AttentionMetadata::positions, &AttentionMetadata::sequence_index, &AttentionMetadata::sequence_starts,
+        &AttentionMetadata::state_slots, &AttentionMetadata::window_starts, &AttentionMetadata::window_slots}) {
+    EXPECT_TRUE((a.*field).equal(b.*field));
+  }
+  EXPECT_TRUE(a.window_rope.cos.equal(b.window_rope.cos));
+  EXPECT_TRUE(a.compressed_rope.sin.equal(b.compressed_rope.sin));
+  ASSERT_EQ(a.published.size(), b.published.size());
+  for (size_t i = 0; i < a.published.size(); ++i) {
+    EXPECT_EQ(a.published[i].ratio, b.published[i].ratio);
+    EXPECT_TRUE(a.published[i].slots.equal(b.published[i].slots));
+    EXPECT_TRUE(a.published[i].rope.cos.equal(b.published[i].rope.cos));
+  }
+}
+
+void expect_equal(const StepInputs& got, const StepInputs& want) {
+  EXPECT_TRUE(got.token_ids.equal(want.token_ids));
+  EXPECT_TRUE(got.output_rows.equal(want.output_rows));
+  EXPECT_TRUE(got.logits_rows.equal(want.logits_rows));
+  ASSERT_EQ(got.engram_rows.size(), want.engram_rows.size());
+  for (size_t i = 0; i < want.engram_rows.size(); ++i) EXPECT_TRUE(got.engram_rows[i].equal(want.engram_rows[i]));
+  expect_equal(*got.forward_context, *want.forward_context);
+  ASSERT_EQ(got.layers.size(), want.layers.size());
+  for (size_t layer = 0; layer < want.layers.size(); ++layer) {
+    const KeptRows& a = got.layers[layer];
+    const KeptRows& b = want.layers[layer];
+    ASSERT_EQ(a.rows.defined(), b.rows.defined()) << layer;
+    EXPECT_TRUE(!b.rows.defined() || a.rows.equal(b.rows)) << layer;
+    ASSERT_EQ(a.forward_context == nullptr, b.forward_context == nullptr) << layer;
+    if (b.forward_context) expect_equal(*a.forward_context, *b.forward_context);
+  }
+}
+
 // Preparing into earlier inputs gives what fresh ones hold, and takes nothing from those who kept a part.
 TEST_F(ModelStateTest, PreparesIntoEarlierInputs) {
+  std::iota(tokens_.begin(), tokens_.end(), 5);
   StepPlan shorter = plan_;
   shorter.sequences[0].start = 3;
   shorter.sequences[0].num_rows = 2;
@@ -60,36 +104,44 @@ TEST_F(ModelStateTest, PreparesIntoEarlierInputs) {
   StepInputs inputs;
   state_->prepare(plan_, {}, inputs);
   const void* positions = inputs.forward_context->attention.positions.const_data_ptr();
+  auto rows = std::make_shared<RowPlan>();
+  rows->layers.resize(10);
+  rows->layers[9].first_computed = 4;
+  shorter.sequences[0].row_plan = rows;
+  shorter.sequences[0].first_logits_row = 1;
   state_->prepare(shorter, {}, inputs);
   EXPECT_EQ(inputs.forward_context->attention.positions.const_data_ptr(), positions) << "nobody else had it";
+  state_->prepare(plan_, {}, inputs);
+  EXPECT_EQ(inputs.forward_context->attention.positions.const_data_ptr(), positions) << "grown within its memory";
+  expect_equal(inputs, state_->prepare(plan_));
+  state_->prepare(shorter, {}, inputs);
   const StepInputs kept = inputs;
   const at::Tensor kept_slots = kept.forward_context->attention.published.at(0).slots.clone();
   state_->prepare(plan_, {}, inputs);
-  for (const auto& [got, plan] : {std::pair{&kept, &shorter}, {&inputs, &plan_}}) {
-    const StepInputs want = state_->prepare(*plan);
-    EXPECT_TRUE(got->token_ids.equal(want.token_ids));
-    EXPECT_TRUE(got->output_rows.equal(want.output_rows));
-    EXPECT_TRUE(got->logits_rows.equal(want.logits_rows));
-    ASSERT_EQ(got->engram_rows.size(), want.engram_rows.size());
-    for (size_t i = 0; i < want.engram_rows.size(); ++i) EXPECT_TRUE(got->engram_rows[i].equal(want.engram_rows[i]));
-    const auto& a = got->forward_context->attention;
-    const auto& b = want.forward_context->attention;
-    EXPECT_EQ(got->forward_context->num_rows, plan->num_rows);
-    for (const auto field :
-         {&AttentionMetadata::positions, &AttentionMetadata::sequence_index, &AttentionMetadata::sequence_starts,
-          &AttentionMetadata::state_slots, &AttentionMetadata::window_starts, &AttentionMetadata::window_slots}) {
-      EXPECT_TRUE((a.*field).equal(b.*field));
-    }
-    EXPECT_TRUE(a.window_rope.cos.equal(b.window_rope.cos));
-    EXPECT_TRUE(a.compressed_rope.sin.equal(b.compressed_rope.sin));
-    ASSERT_EQ(a.published.size(), b.published.size());
-    for (size_t i = 0; i < a.published.size(); ++i) {
-      EXPECT_EQ(a.published[i].ratio, b.published[i].ratio);
-      EXPECT_TRUE(a.published[i].slots.equal(b.published[i].slots));
-      EXPECT_TRUE(a.published[i].rope.cos.equal(b.published[i].rope.cos));
-    }
-  }
+  expect_equal(inputs, state_->prepare(plan_));
+  expect_equal(kept, state_->prepare(shorter));
   EXPECT_TRUE(kept.forward_context->attention.published.at(0).slots.equal(kept_slots));
+}
+
+// What the caller has put in their place is let go of where it cannot serve.
+TEST_F(ModelStateTest, PreparesIntoInputsThatTheCallerChanged) {
+  StepInputs inputs;
+  {
+    const c10::InferenceMode inference;
+    state_->prepare(plan_, {}, inputs);
+  }
+  StepPlan shorter = plan_;
+  shorter.num_rows = shorter.sequences[0].num_rows = 2;
+  shorter.sequences[0].first_logits_row = 1;
+  state_->prepare(shorter, {}, inputs);
+  expect_equal(inputs, state_->prepare(shorter));
+  inputs.token_ids = at::zeros({1}, at::kLong).expand({2});
+  std::vector<int64_t> outside(4, -1);
+  inputs.output_rows = at::from_blob(outside.data(), {4}, at::kLong);
+  inputs.forward_context->num_padding_rows = 1;
+  state_->prepare(shorter, {}, inputs);
+  expect_equal(inputs, state_->prepare(shorter));
+  EXPECT_EQ(outside, std::vector<int64_t>(4, -1));
 }
 
 TEST_F(ModelStateTest, RefusesRowsBeyondTheTokens) {
