@@ -43,8 +43,9 @@ void exempt_allocations_of(const std::function<void()>& work) {
 
 #ifdef __SANITIZE_ADDRESS__
 
-// The sanitizer's allocator stands in malloc's place already.
-#include <sanitizer/allocator_interface.h>
+// The sanitizer's allocator stands in malloc's place already. GCC brings no header for its hooks.
+extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*)(const volatile void*, std::size_t),
+                                                         void (*)(const volatile void*));
 
 namespace {
 const int hooks = __sanitizer_install_malloc_and_free_hooks([](const volatile void*, std::size_t size) { note(size); },
