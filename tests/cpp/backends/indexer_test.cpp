@@ -325,6 +325,14 @@ TEST_P(Indexer, NotANumberSelectsSomethingValid) {
   EXPECT_EQ(ints(selection_of(scene, 2)), (Ints{1, 2}));
 }
 
+// Scaled only after the sum, both scores would be infinite and equal.
+TEST_P(Indexer, ScalesTheHeadWeightsBeforeTheSum) {
+  Scene scene = scores_scene({2, 3}, 1, 1, GetParam());
+  scene.w.fill_(3e38);
+  scene.params.head_scale = 0.01f;
+  EXPECT_EQ(ints(selection_of(scene, 1)), (Ints{1}));
+}
+
 TEST(SelectCompressed, SaysWhatDoesNotFit) {
   Scene scene = scores_scene({1, 2}, 1, 1, at::kFloat);
   EXPECT_THROW(select_compressed(scene.q, scene.w, scene.params, at::full({0, 4}, 0, at::kInt), {}), std::logic_error);
