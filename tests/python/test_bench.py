@@ -47,3 +47,13 @@ def test_replay_layers_compares_three_forms(capsys: pytest.CaptureFixture[str]) 
     for r in results:
         assert r["drop_in_ratio"] == pytest.approx(r["plain_ms"] / r["drop_in_ms"])
         assert r["engine_ratio"] == pytest.approx(r["plain_ms"] / r["engine_ms"])
+
+
+@pytest.mark.parametrize(
+    "options", [("graphs", "--num-prompts"), ("replay", "--prompt-len"), ("replay-layers", "--rows")]
+)
+def test_lists_are_checked(capsys: pytest.CaptureFixture[str], options: tuple[str, str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        main(["bench", *options, "8,x"])
+    assert exit.value.code == 2
+    assert "wanted integers such as 1,2,4 but got '8,x'" in capsys.readouterr().err

@@ -9,6 +9,14 @@ from pathlib import Path
 from typing import Any
 
 
+def integers(text: str) -> list[int]:
+    """The type of an option that takes a list: 1,2,4."""
+    try:
+        return [int(item) for item in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"wanted integers such as 1,2,4 but got {text!r}") from None
+
+
 def on_checkpoint(args: argparse.Namespace, measure: Callable[[Path], Any]) -> Any:
     """Measures args.model, or where it is None a random checkpoint of args.preset in a temporary folder."""
     if args.model:

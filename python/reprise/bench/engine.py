@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import reprise
-from reprise.bench import on_checkpoint
+from reprise.bench import integers, on_checkpoint
 from reprise.sampling_params import replay_mode
 
 
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", default="100m", help="size of the random checkpoint")
     parser.add_argument("--model", help="a checkpoint folder instead of a random one")
     parser.add_argument("--replay", default="off,bounded,exact", help="modes, the first is the base of the ratios")
-    parser.add_argument("--prompt-len", default="512,2048", help="prompt lengths in tokens")
+    parser.add_argument("--prompt-len", type=integers, default=[512, 2048], help="prompt lengths in tokens")
     parser.add_argument("--max-tokens", type=int, default=32, help="tokens to decode after each prompt")
     parser.add_argument("--num-prompts", type=int, default=1, help="prompts at once")
     parser.add_argument(
@@ -36,7 +36,7 @@ def main(args: argparse.Namespace) -> int:
     modes = args.replay.split(",")
     for mode in modes:
         replay_mode(mode)
-    lengths = [int(length) for length in args.prompt_len.split(",")]
+    lengths = args.prompt_len
     if min([*lengths, args.repeat, args.num_prompts]) < 1 or args.max_tokens < 2:
         raise ValueError("wanted prompt-len, repeat and num-prompts >= 1 and max-tokens >= 2")
     results = on_checkpoint(args, lambda folder: measure(folder, modes, lengths, args))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import reprise
-from reprise.bench import on_checkpoint
+from reprise.bench import integers, on_checkpoint
 
 PROMPT_LEN = 16
 
@@ -19,8 +19,10 @@ PROMPT_LEN = 16
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", default="100m", help="size of the random checkpoint")
     parser.add_argument("--model", help="a checkpoint folder instead of a random one")
-    parser.add_argument("--num-prompts", default="1,4", help="requests that decode at once, as a list")
-    parser.add_argument("--graph-buckets", default="1,2,4,8,16,32,64", help="row counts that there are graphs for")
+    parser.add_argument("--num-prompts", type=integers, default=[1, 4], help="requests that decode at once, as a list")
+    parser.add_argument(
+        "--graph-buckets", type=integers, default=[1, 2, 4, 8, 16, 32, 64], help="row counts that there are graphs for"
+    )
     parser.add_argument("--max-tokens", type=int, default=64, help="tokens to decode after each prompt")
     parser.add_argument("--repeat", type=int, default=5, help="runs of each, interleaved; medians are shown")
     parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto")
@@ -29,8 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    counts = [int(count) for count in args.num_prompts.split(",")]
-    buckets = [int(bucket) for bucket in args.graph_buckets.split(",")]
+    counts, buckets = args.num_prompts, args.graph_buckets
     if min([*counts, args.repeat]) < 1 or args.max_tokens < 2:
         raise ValueError("wanted num-prompts and repeat >= 1 and max-tokens >= 2")
     if max(counts) > max(buckets):

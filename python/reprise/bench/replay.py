@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import reprise
-from reprise.bench import on_checkpoint
+from reprise.bench import integers, on_checkpoint
 from reprise.costs import predicted_speedup, prefill_operations
 from reprise.sampling_params import replay_mode
 
@@ -19,7 +19,7 @@ from reprise.sampling_params import replay_mode
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", default="small", help="size of the random checkpoint (bfloat16)")
     parser.add_argument("--model", help="a checkpoint folder instead of a random one")
-    parser.add_argument("--prompt-len", default="512,2048,8192", help="prompt lengths in tokens")
+    parser.add_argument("--prompt-len", type=integers, default=[512, 2048, 8192], help="prompt lengths in tokens")
     parser.add_argument("--replay", default="bounded,exact", help="modes to hold against off")
     parser.add_argument(
         "--repeat", type=int, default=5, help="runs per mode and length, interleaved; medians are shown"
@@ -34,7 +34,7 @@ def main(args: argparse.Namespace) -> int:
     modes = ["off", *(mode for mode in args.replay.split(",") if mode != "off")]
     for mode in modes:
         replay_mode(mode)
-    lengths = [int(length) for length in args.prompt_len.split(",")]
+    lengths = args.prompt_len
     if min([*lengths, args.repeat]) < 1:
         raise ValueError("wanted prompt-len and repeat >= 1")
     results = on_checkpoint(args, lambda folder: measure(folder, modes, lengths, args))

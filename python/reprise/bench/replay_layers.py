@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 from reprise import DecoderReplayLayers
+from reprise.bench import integers
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -40,9 +41,9 @@ class Result:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds this benchmark's options to a parser."""
-    parser.add_argument("--rows", type=_integers, default=[2048, 8192, 32768], help="batch rows, as a list: 2048,8192")
-    parser.add_argument("--requests", type=_integers, default=[1, 8], help="requests that share the rows")
-    parser.add_argument("--threads", type=_integers, default=[1, 2], help="threads of torch")
+    parser.add_argument("--rows", type=integers, default=[2048, 8192, 32768], help="batch rows, as a list: 2048,8192")
+    parser.add_argument("--requests", type=integers, default=[1, 8], help="requests that share the rows")
+    parser.add_argument("--threads", type=integers, default=[1, 2], help="threads of torch")
     parser.add_argument("--window", type=int, default=128, help="kept rows of each request")
     parser.add_argument("--hidden-size", type=int, default=5120)
     parser.add_argument("--streams", type=int, default=4, help="residual streams")
@@ -89,10 +90,6 @@ def run(args: argparse.Namespace) -> list[Result]:
         torch.set_num_threads(threads_before)
         print(file=sys.stderr)
     return results
-
-
-def _integers(text: str) -> list[int]:
-    return [int(item) for item in text.split(",")]
 
 
 def _states(num_rows: int, hidden_size: int, streams: int) -> Tensors:
