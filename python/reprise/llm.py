@@ -57,7 +57,9 @@ def engine_config_from(options: Mapping[str, Any]) -> _reprise.EngineConfig:
         try:
             setattr(config, name, value)
         except TypeError:
-            raise ValueError(f"wanted {name} to be of the engine's type but got {value!r}") from None
+            default = getattr(config, name)
+            wanted = "function" if default is None else type(default).__name__
+            raise ValueError(f"wanted {name} to be of type {wanted} but got {value!r}") from None
     return config
 
 

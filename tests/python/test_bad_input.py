@@ -181,10 +181,20 @@ def test_a_prompt_that_the_caches_can_never_hold() -> None:
         ("kv_cache_memory", -1),
         ("kv_cache_memory", 1),
         ("num_threads", -1),
+        ("graph_buckets", [4, 2]),
     ],
 )
 def test_a_bad_engine_option_is_named(option: str, value: object) -> None:
     with pytest.raises(ValueError, match=option):
+        LLM(DATA / "v41-tiny", use_tqdm=False, **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [("graph_buckets", "8", "list"), ("num_threads", 1.5, "int"), ("on_load_progress", 3, "function")],
+)
+def test_a_wrong_type_is_named(option: str, value: object, wanted: str) -> None:
+    with pytest.raises(ValueError, match=f"wanted {option} to be of type {wanted} but got {value!r}"):
         LLM(DATA / "v41-tiny", use_tqdm=False, **{option: value})
 
 
