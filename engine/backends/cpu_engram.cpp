@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "backends/clones.h"
 #include "backends/engram.h"
 #include "backends/row_ops.h"
+#include "backends/rows.h"
 #include "backends/tensor_source.h"
 #include "backends/vector_math.h"
 #include "reprise/error.h"
@@ -22,17 +22,10 @@ REPRISE_CLONES void multiply(const float* x, const float* y, float* out, int64_t
 }  // namespace
 
 at::Tensor lookup_rows(const at::Tensor& table, const at::Tensor& rows) {
-  const int64_t count = rows.numel();
   at::Tensor e = empty_tensor({rows.size(0), rows.size(1) * table.size(1)}, table.options());
   const size_t row_bytes = static_cast<size_t>(table.size(1)) * table.element_size();
-  const auto* in = static_cast<const std::byte*>(table.const_data_ptr());
-  auto* out = static_cast<std::byte*>(e.mutable_data_ptr());
-  const int64_t* row = rows.const_data_ptr<int64_t>();
-  at::parallel_for(0, count, 64, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      std::memcpy(out + static_cast<size_t>(i) * row_bytes, in + static_cast<size_t>(row[i]) * row_bytes, row_bytes);
-    }
-  });
+  cpu::copy_rows(static_cast<const std::byte*>(table.const_data_ptr()), rows.const_data_ptr<int64_t>(), rows.numel(),
+                 row_bytes, static_cast<std::byte*>(e.mutable_data_ptr()));
   return e;
 }
 

@@ -42,14 +42,8 @@ void gather_rows_out(const at::Tensor& x, const at::Tensor& rows, const at::Tens
                  "gather_rows takes dense rows to dense rows like them");
   if (count == 0) return;
   const size_t row_bytes = y.nbytes() / static_cast<size_t>(y.size(0));
-  const auto* in = static_cast<const std::byte*>(x.const_data_ptr());
-  auto* out = static_cast<std::byte*>(y.mutable_data_ptr());
-  const int64_t* row = rows.const_data_ptr<int64_t>();
-  at::parallel_for(0, count, 64, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      std::memcpy(out + static_cast<size_t>(t) * row_bytes, in + static_cast<size_t>(row[t]) * row_bytes, row_bytes);
-    }
-  });
+  cpu::copy_rows(static_cast<const std::byte*>(x.const_data_ptr()), rows.const_data_ptr<int64_t>(), count, row_bytes,
+                 static_cast<std::byte*>(y.mutable_data_ptr()));
 }
 
 void compact_rows(const at::Tensor& x, const at::Tensor& rows) {
@@ -64,5 +58,17 @@ void compact_rows(const at::Tensor& x, const at::Tensor& rows) {
       std::memcpy(data + static_cast<size_t>(i) * row_bytes, data + static_cast<size_t>(row[i]) * row_bytes, row_bytes);
   }
 }
+
+namespace cpu {
+
+void copy_rows(const std::byte* in, const int64_t* rows, int64_t count, size_t row_bytes, std::byte* out) {
+  at::parallel_for(0, count, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::memcpy(out + static_cast<size_t>(i) * row_bytes, in + static_cast<size_t>(rows[i]) * row_bytes, row_bytes);
+    }
+  });
+}
+
+}  // namespace cpu
 
 }  // namespace reprise

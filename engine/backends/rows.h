@@ -2,6 +2,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <cstdint>
+
 namespace reprise {
 
 // Each token's embedding [vocab, H] repeated in every stream: [T, streams, H]. Ids int64 [T].
@@ -15,5 +18,12 @@ void gather_rows_out(const at::Tensor& x, const at::Tensor& rows, const at::Tens
 
 // x[i] = x[rows[i]] in place for ascending int64 rows; the rows of x behind them are left as they are.
 void compact_rows(const at::Tensor& x, const at::Tensor& rows);
+
+namespace cpu {
+
+// out[i] = in[rows[i]] for `count` rows of `row_bytes` bytes each.
+void copy_rows(const std::byte* in, const int64_t* rows, int64_t count, size_t row_bytes, std::byte* out);
+
+}  // namespace cpu
 
 }  // namespace reprise

@@ -4,7 +4,9 @@
 #include <cstdlib>
 #include <iostream>
 #include <optional>
+#include <random>
 
+#include "../draw.h"
 #include "engine_cases.h"
 #include "reprise/engine.h"
 #include "reprise/error.h"
@@ -17,20 +19,6 @@ int64_t num_schedules(int64_t share) {
   const char* wanted = std::getenv("REPRISE_SCHEDULES");
   return std::max<int64_t>(1, (wanted != nullptr ? std::atoll(wanted) : 100) / share);
 }
-
-class Draw {
- public:
-  explicit Draw(unsigned seed) : random_(seed) {}
-  int64_t from(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
-  bool chance(double p) { return std::bernoulli_distribution(p)(random_); }
-  template <typename T>
-  T one_of(std::initializer_list<T> values) {
-    return values.begin()[from(0, static_cast<int64_t>(values.size()) - 1)];
-  }
-
- private:
-  std::mt19937 random_;
-};
 
 constexpr int64_t kMaxTokens = 40;
 constexpr std::array<ReplayMode, 3> kModes = {ReplayMode::kOff, ReplayMode::kExact, ReplayMode::kBounded};

@@ -5,30 +5,15 @@
 #include <random>
 #include <string>
 
+#include "../draw.h"
 #include "scheduler_harness.h"
 
 namespace reprise {
 namespace {
 
+using testing::Draw;
 using testing::FakeModel;
 using testing::Harness;
-
-// Random models, budgets, page sizes, pools, arrivals, priorities, modes, aborts and shared prefixes. The harness
-// compares every computed row with the request run alone and checks the books after every step; here the request is
-// followed to its end.
-class Draw {
- public:
-  explicit Draw(uint64_t seed) : engine_(seed) {}
-  int64_t from(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(engine_); }
-  bool chance(double p) { return std::bernoulli_distribution(p)(engine_); }
-  template <typename T>
-  T one_of(std::initializer_list<T> values) {
-    return *(values.begin() + from(0, static_cast<int64_t>(values.size()) - 1));
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 struct Coverage {
   int64_t preemptions = 0;
@@ -37,6 +22,9 @@ struct Coverage {
   int64_t aborted = 0;
 };
 
+// Random models, budgets, page sizes, pools, arrivals, priorities, modes, aborts and shared prefixes. The harness
+// compares every computed row with the request run alone and checks the books after every step; here the request is
+// followed to its end.
 void run_schedule(uint64_t seed, bool prefix_caching, Coverage& coverage) {
   Draw draw(seed);
   const int64_t window = draw.from(1, prefix_caching ? 5 : 9);
