@@ -33,6 +33,13 @@ class TensorCache::Pool : public std::enable_shared_from_this<Pool> {
     return held_;
   }
 
+  // Tensors that are still alive keep the pool, but only their own memory with it.
+  void close() {
+    const std::lock_guard lock(mutex_);
+    is_closed_ = true;
+    free_.clear();
+  }
+
  private:
   struct Block {
     size_t size;
@@ -65,8 +72,8 @@ class TensorCache::Pool : public std::enable_shared_from_this<Pool> {
 
   void give_back(const std::shared_ptr<Block>& block) {
     const std::lock_guard lock(mutex_);
-    free_.emplace(block->size, block);
     in_use_ -= block->size;
+    if (!is_closed_) free_.emplace(block->size, block);
   }
 
   mutable std::mutex mutex_;
@@ -74,10 +81,11 @@ class TensorCache::Pool : public std::enable_shared_from_this<Pool> {
   size_t held_ = 0;         // bytes of all blocks
   size_t in_use_ = 0;       // of those given out
   size_t most_in_use_ = 0;  // at any time
+  bool is_closed_ = false;
 };
 
 TensorCache::TensorCache() : pool_(std::make_shared<Pool>()) {}
-TensorCache::~TensorCache() = default;
+TensorCache::~TensorCache() { pool_->close(); }
 size_t TensorCache::bytes() const { return pool_->bytes(); }
 
 at::Tensor TensorCache::empty(at::IntArrayRef sizes, const at::TensorOptions& options) {

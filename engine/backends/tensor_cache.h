@@ -11,7 +11,7 @@ namespace reprise {
 
 // Keeps the memory of big CPU tensors for the next ones. The kernel zeroes each fresh page (3-5 GB/s), which costs a
 // prefill step more than a tenth of its time when every layer's results come from fresh memory. Holds no more than was
-// in use at once.
+// in use at once, and nothing for tensors to come once it is gone itself.
 class TensorCache final : public TensorSource {
  public:
   TensorCache();

@@ -70,7 +70,12 @@ def _table_parameters(config: _reprise.ModelConfig, layer: int) -> int:
 
 def row_operations(config: _reprise.ModelConfig, layer: int, position: int, window_floor: int = 0) -> int:
     """What a computed row costs at a position, its receiving left out."""
-    costs = layer_costs(config, layer)
+    return _row_operations(config, layer, layer_costs(config, layer), position, window_floor)
+
+
+def _row_operations(
+    config: _reprise.ModelConfig, layer: int, costs: LayerCosts, position: int, window_floor: int
+) -> int:
     first_key = max(position - config.sliding_window + 1, window_floor, 0)
     total = costs.computed + costs.per_window_key * (position + 1 - first_key)
     ratio = config.compress_ratios[layer]
@@ -93,9 +98,10 @@ def prefill_operations(config: _reprise.ModelConfig, mode: str, prompt_len: int)
     plan = _reprise.make_row_plan(replay_mode(mode), prompt_len, config)
     operations = []
     for layer, rows in enumerate(plan.layers):
-        received = layer_costs(config, layer).received * (prompt_len - rows.first_received)
+        costs = layer_costs(config, layer)
+        received = costs.received * (prompt_len - rows.first_received)
         computed = sum(
-            row_operations(config, layer, position, rows.window_floor)
+            _row_operations(config, layer, costs, position, rows.window_floor)
             for position in range(rows.first_computed, prompt_len)
         )
         operations.append(received + computed)

@@ -1,8 +1,11 @@
 #include "backends/tensor_cache.h"
 
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace reprise {
@@ -53,6 +56,42 @@ TEST(TensorCacheTest, OnlyInScopeAndOnlyWhatIsBig) {
     bytes(256 * kKiB);
   }
   EXPECT_EQ(cache.bytes(), static_cast<size_t>(256 * kKiB));
+}
+
+// Counts the CPU memory of tensors that is given out and not yet given back.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  CountingAllocator() : inner_(c10::GetCPUAllocator()) { c10::SetCPUAllocator(this, /*priority=*/1); }
+  ~CountingAllocator() override { c10::SetCPUAllocator(inner_, /*priority=*/1); }
+  c10::DataPtr allocate(size_t size) override {
+    bytes += static_cast<int64_t>(size);
+    auto memory = std::make_shared<c10::DataPtr>(inner_->allocate(size));
+    void* data = memory->get();
+    return c10::InefficientStdFunctionContext::makeDataPtr(
+        data, [this, size, memory = std::move(memory)](void*) { bytes -= static_cast<int64_t>(size); }, at::kCPU);
+  }
+  void copy_data(void* to, const void* from, size_t size) const override { inner_->copy_data(to, from, size); }
+  int64_t bytes = 0;
+
+ private:
+  c10::Allocator* inner_;
+};
+
+// A weight that is kept as it was loaded must not keep what the other weights passed through.
+TEST(TensorCacheTest, IdleMemoryEndsWithTheCacheWhileItsTensorsLive) {
+  CountingAllocator counting;
+  at::Tensor kept;
+  {
+    TensorCache cache;
+    const TensorSourceScope scope(cache);
+    kept = bytes(256 * kKiB);
+    at::Tensor second = bytes(256 * kKiB);
+    bytes(1024 * kKiB);
+    EXPECT_EQ(counting.bytes, (256 + 256 + 1024) * kKiB);
+  }
+  EXPECT_EQ(counting.bytes, 256 * kKiB);
+  kept.reset();
+  EXPECT_EQ(counting.bytes, 0);
 }
 
 TEST(TensorCacheTest, TensorsOutliveTheCache) {
