@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "bindings.h"
-#include "layers/engram_hash.h"
+#include "inputs/engram_hash.h"
 #include "reprise/engine.h"
 #include "reprise/error.h"
 #include "runtime/cache_sizes.h"

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "backends/attention.h"
+#include "backends/window_attention.h"
 
 namespace reprise {
 

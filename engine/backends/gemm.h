@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "backends/block_product.h"
+#include "backends/cpu/block_product.h"
 
 namespace reprise {
 

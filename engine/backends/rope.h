@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "backends/attention.h"
+#include "backends/window_attention.h"
 
 namespace reprise {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "backends/attention.h"
 #include "backends/cache_write.h"
 #include "backends/norm.h"
+#include "backends/window_attention.h"
 #include "layers/linear.h"
 #include "reprise/forward_context.h"
 

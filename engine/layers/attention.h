@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "backends/gemm.h"
+#include "checkpoint/weight_source.h"
 #include "context/kv_cache.h"
 #include "layers/compressor.h"
 #include "layers/indexer.h"
 #include "layers/row_buffers.h"
-#include "layers/weights.h"
 #include "reprise/config.h"
 
 namespace reprise {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "backends/compressor.h"
+#include "backends/compress_groups.h"
 #include "backends/norm.h"
-#include "backends/tensor_source.h"
 #include "layers/linear.h"
+#include "memory/tensor_source.h"
 #include "reprise/error.h"
 
 namespace reprise {

@@ -6,8 +6,8 @@
 
 #include "backends/cache_write.h"
 #include "backends/gemm.h"
+#include "checkpoint/weight_source.h"
 #include "context/kv_cache.h"
-#include "layers/weights.h"
 #include "reprise/config.h"
 #include "reprise/forward_context.h"
 

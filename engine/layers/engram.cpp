@@ -1,6 +1,6 @@
 #include "layers/engram.h"
 
-#include "backends/engram.h"
+#include "backends/gated_memory.h"
 #include "layers/linear.h"
 
 namespace reprise {

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "backends/hyper_connection.h"
-#include "layers/weights.h"
+#include "backends/stream_mix.h"
+#include "checkpoint/weight_source.h"
 #include "reprise/config.h"
 
 namespace reprise {

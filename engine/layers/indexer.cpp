@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "backends/cache_write.h"
-#include "backends/indexer.h"
+#include "backends/select_positions.h"
 #include "layers/linear.h"
 #include "reprise/forward_context.h"
 

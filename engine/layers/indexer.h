@@ -5,9 +5,9 @@
 #include <string>
 
 #include "backends/gemm.h"
+#include "checkpoint/weight_source.h"
 #include "context/kv_cache.h"
 #include "layers/row_buffers.h"
-#include "layers/weights.h"
 #include "reprise/config.h"
 
 namespace reprise {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "backends/gemm.h"
-#include "layers/weights.h"
+#include "checkpoint/weight_source.h"
 
 namespace reprise {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "backends/moe.h"
-#include "layers/weights.h"
+#include "backends/experts.h"
+#include "checkpoint/weight_source.h"
 #include "reprise/config.h"
 
 namespace reprise {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "backends/rows.h"
-#include "layers/engram_hash.h"
+#include "inputs/engram_hash.h"
 #include "layers/linear.h"
 #include "reprise/error.h"
 

@@ -7,9 +7,9 @@
 #include <memory>
 #include <vector>
 
+#include "checkpoint/weight_source.h"
 #include "context/kv_cache.h"
 #include "layers/row_buffers.h"
-#include "layers/weights.h"
 #include "reprise/config.h"
 #include "reprise/step_inputs.h"
 

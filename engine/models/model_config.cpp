@@ -2,8 +2,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "checkpoint/json_file.h"
 #include "models/config_reader.h"
-#include "models/json_file.h"
 #include "models/model_config_checks.h"
 #include "reprise/config.h"
 

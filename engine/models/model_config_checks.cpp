@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backends/hyper_connection.h"
+#include "backends/stream_mix.h"
 
 namespace reprise {
 namespace {

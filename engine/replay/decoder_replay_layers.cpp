@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "replay/cpu_storage.h"
+#include "memory/cpu_storage.h"
 #include "replay/replay_rows.h"
 #include "replay/row_copy.h"
 #include "reprise/error.h"

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstring>
 
-#include "replay/cpu_storage.h"
-#include "replay/stream_copy.h"
+#include "memory/cpu_storage.h"
+#include "memory/stream_copy.h"
 
 namespace reprise {
 namespace {

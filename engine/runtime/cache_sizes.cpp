@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "context/kv_cache.h"
+#include "memory/free_memory.h"
 #include "reprise/error.h"
-#include "runtime/free_memory.h"
 
 namespace reprise {
 

@@ -10,9 +10,9 @@
 #include <set>
 #include <unordered_map>
 
+#include "inputs/engram_vocabulary.h"
 #include "reprise/error.h"
 #include "runtime/engine_checks.h"
-#include "runtime/engram_vocabulary.h"
 #include "runtime/model_runner.h"
 #include "runtime/replay_mode.h"
 #include "runtime/request_state.h"

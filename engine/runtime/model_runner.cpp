@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/checkpoint.h"
+#include "checkpoint/checkpoint.h"
 
 namespace reprise {
 

@@ -5,15 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "backends/tensor_cache.h"
 #include "context/kv_cache.h"
+#include "graphs/graphed_model.h"
+#include "memory/tensor_cache.h"
 #include "models/model.h"
 #include "replay/replay_dispatcher.h"
 #include "reprise/config.h"
 #include "reprise/model_state.h"
 #include "reprise/step_plan.h"
 #include "runtime/cache_sizes.h"
-#include "runtime/graphed_model.h"
 
 namespace reprise {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <exception>
 
-#include "backends/row_ops.h"
+#include "backends/cpu/row_ops.h"
 #include "reprise/error.h"
 
 namespace reprise {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "allocations.h"
-#include "backends/block_product.h"
+#include "backends/cpu/block_product.h"
 
 namespace reprise::testing {
 

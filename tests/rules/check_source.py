@@ -13,8 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-FOLDERS = ["scheduler", "backends", "context", "layers", "models", "replay", "runtime"]  # lowest first
-WITHOUT_SCHEDULER = {"backends", "context", "layers", "models", "replay"}
+FOLDERS = [  # lowest first
+    "scheduler",
+    "memory",
+    "backends",
+    "context",
+    "checkpoint",
+    "inputs",
+    "layers",
+    "models",
+    "replay",
+    "graphs",
+    "runtime",
+]
+WITHOUT_SCHEDULER = {"memory", "backends", "context", "checkpoint", "layers", "models", "replay", "graphs"}
 CONTROL_HEADERS = {"error.h", "config.h", "request.h", "engine.h", "step_plan.h"}  # public and torch-free
 UMBRELLAS = {
     "ATen/ATen.h",
@@ -98,7 +110,7 @@ def includes_go_down(path: str, text: str) -> Iterator[Problem]:
         elif target in FOLDERS and FOLDERS.index(target) > FOLDERS.index(folder):
             yield number, f"{folder}/ includes the higher {header}"
         elif target == "scheduler" and folder in WITHOUT_SCHEDULER:
-            yield number, f"{folder}/ includes {header}: plan and tensors meet in runtime/ alone"
+            yield number, f"{folder}/ includes {header}: plan and tensors meet in inputs/ and runtime/ alone"
         elif folder == "scheduler" and target in ("ATen", "c10", "torch"):
             yield number, f"the control plane includes {header}"
         elif folder == "scheduler" and target == "reprise" and name not in CONTROL_HEADERS:

@@ -4,7 +4,7 @@
 
 #include <stdexcept>
 
-#include "backends/number_formats.h"
+#include "backends/cpu/number_formats.h"
 #include "kernel_testing.h"
 
 namespace reprise {

@@ -4,7 +4,7 @@
 
 #include <numbers>
 
-#include "backends/row_ops.h"
+#include "backends/cpu/row_ops.h"
 #include "kernel_testing.h"
 
 namespace reprise {

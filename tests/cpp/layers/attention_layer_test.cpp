@@ -5,7 +5,7 @@
 #include <memory>
 #include <stdexcept>
 
-#include "backends/number_formats.h"
+#include "backends/cpu/number_formats.h"
 #include "layers/attention.h"
 #include "random_weights.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "../backends/kernel_testing.h"
-#include "layers/weights.h"
+#include "checkpoint/weight_source.h"
 
 namespace reprise {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/safetensors.h"
+#include "inputs/engram_vocabulary.h"
 #include "reprise/engine.h"
-#include "runtime/engram_vocabulary.h"
-#include "runtime/safetensors.h"
 
 // Helpers of the tests that run whole checkpoints.
 namespace reprise::testing {

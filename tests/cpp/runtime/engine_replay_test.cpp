@@ -3,13 +3,13 @@
 
 #include <cstring>
 
+#include "checkpoint/checkpoint.h"
 #include "engine_cases.h"
 #include "engine_harness.h"
 #include "models/model.h"
 #include "replay/replay_dispatcher.h"
 #include "reprise/error.h"
 #include "reprise/model_state.h"
-#include "runtime/checkpoint.h"
 #include "scheduler/scheduler.h"
 
 namespace reprise::testing {

@@ -1,5 +1,5 @@
 // Buffers that keep their addresses, and take a step without an allocation.
-#include "runtime/fixed_rows.h"
+#include "graphs/fixed_rows.h"
 
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>

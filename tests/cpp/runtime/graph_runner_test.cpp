@@ -1,5 +1,5 @@
 // Steps in graphs: the same results bit for bit, padding that reaches nothing, and which steps run from which graph.
-#include "runtime/graph_runner.h"
+#include "graphs/graph_runner.h"
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -11,10 +11,10 @@
 
 #include "../temporary_folder.h"
 #include "engine_harness.h"
+#include "graphs/graphed_model.h"
 #include "replay/replay_dispatcher.h"
 #include "reprise/error.h"
 #include "reprise/model_state.h"
-#include "runtime/graphed_model.h"
 
 namespace reprise::testing {
 namespace {
