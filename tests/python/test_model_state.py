@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+
+from reprise import DecoderReplayLayers, ForwardContext, get_forward_context, override_forward_context
 from reprise._reprise import (
     BlockTableUpdate,
     CacheGroup,
@@ -15,8 +17,6 @@ from reprise._reprise import (
     make_row_plan,
     make_step_row_plan,
 )
-
-from reprise import DecoderReplayLayers, ForwardContext, get_forward_context, override_forward_context
 
 PAGE = 16
 
