@@ -23,7 +23,16 @@ namespace reprise {
 namespace {
 
 constexpr int64_t kWarmSteps = 4;  // before each timed block: another load ran in between
-constexpr DecoderFacts kDecoder{.num_layers = 40, .num_encoder_layers = 21, .window = 128};  // the released V4.1
+// The released V4.1, as far as a scheduler knows it.
+ModelFacts decoder_facts(int64_t ratio) {
+  constexpr int64_t kWindow = 128;
+  ModelFacts facts;
+  facts.layers.assign(40, {.window = kWindow});
+  facts.num_encoder_layers = 21;
+  facts.groups = {{.name = "window", .window = kWindow}, {.name = "compressed", .cacheable = true}};
+  facts.cells = {{.group = 0}, {.group = 1, .ratio = ratio}};
+  return facts;
+}
 
 struct Options {
   std::vector<int64_t> requests{1, 64, 256, 1024};
@@ -126,15 +135,14 @@ class Load {
  private:
   static SchedulerConfig config(const Options& options, int64_t num_requests, bool prefix_sharing, int64_t max_len) {
     SchedulerConfig config;
-    config.decoder = kDecoder;
+    config.model = decoder_facts(options.page_size % 2 == 0 ? 2 : 1);
     config.max_num_seqs = num_requests;
     config.max_num_batched_tokens = options.max_num_batched_tokens;
     config.max_model_len = max_len;
     config.page_size = options.page_size;
-    config.max_compress_ratio = options.page_size % 2 == 0 ? 2 : 1;
     // One page more for each request: what admission holds in reserve; and the pad page.
-    config.num_window_pages = num_requests * ((max_len + options.page_size - 1) / options.page_size + 1) + 1;
-    config.num_compressed_pages = config.num_window_pages;
+    const int64_t pages = num_requests * ((max_len + options.page_size - 1) / options.page_size + 1) + 1;
+    config.num_pages = {pages, pages};
     config.enable_prefix_caching = prefix_sharing;
     return config;
   }

@@ -118,10 +118,14 @@ void bind_attention_metadata(nb::module_& m) {
   nb::class_<RopeRows>(m, "RopeRows", "Cosines and sines of the rotary embedding, [rows, R/2] float32 each.")
       .def_ro("cos", &RopeRows::cos)
       .def_ro("sin", &RopeRows::sin);
-  nb::class_<PublishedRows>(m, "PublishedRows", "What the rows of a step publish at one compress ratio.")
-      .def_ro("ratio", &PublishedRows::ratio)
-      .def_ro("slots", &PublishedRows::slots, "[rows] int64 cells of the compressed group; 0 where nothing is written")
-      .def_ro("rope", &PublishedRows::rope, "at the position of the group's first token");
+  nb::class_<GroupRows>(m, "GroupRows", "What rows know of one cache group.")
+      .def_ro("block_table", &GroupRows::block_table, "[max_num_seqs, entries] int32")
+      .def_ro("window_starts", &GroupRows::window_starts,
+              "[rows] int64, first position that attention reads; None in a group without a window");
+  nb::class_<CellRows>(m, "CellRows", "Where rows write KV.")
+      .def_ro("slots", &CellRows::slots,
+              "[rows] int64 cells of the group, 0 where nothing is written; None where no layer writes any more")
+      .def_ro("rope", &CellRows::rope, "at the position of the group's first token");
   nb::class_<AttentionMetadata>(m, "AttentionMetadata",
                                 "What attention and the caches know of a set of rows. Tensors are shared, not copied; "
                                 "None where the context was not made by the engine.")
@@ -129,13 +133,9 @@ void bind_attention_metadata(nb::module_& m) {
       .def_ro("sequence_index", &AttentionMetadata::sequence_index, "[rows] int32")
       .def_ro("sequence_starts", &AttentionMetadata::sequence_starts, "[sequences + 1] int64")
       .def_ro("state_slots", &AttentionMetadata::state_slots, "[sequences] int32 rows of the block tables")
-      .def_ro("window_starts", &AttentionMetadata::window_starts, "[rows] int64, first position window attention reads")
-      .def_ro("window_slots", &AttentionMetadata::window_slots, "[rows] int64 cells of the window group")
-      .def_ro("window_block_table", &AttentionMetadata::window_block_table, "[max_num_seqs, entries] int32")
-      .def_ro("compressed_block_table", &AttentionMetadata::compressed_block_table, "[max_num_seqs, entries] int32")
-      .def_ro("published", &AttentionMetadata::published)
-      .def_ro("window_rope", &AttentionMetadata::window_rope)
-      .def_ro("compressed_rope", &AttentionMetadata::compressed_rope);
+      .def_ro("groups", &AttentionMetadata::groups, "per cache group of the model's facts")
+      .def_ro("cells", &AttentionMetadata::cells, "per entry of the facts' cells")
+      .def_ro("ropes", &AttentionMetadata::ropes, "per rotary embedding of the facts, at the row's position");
 }
 
 void bind_forward_context(nb::module_& m) {

@@ -146,6 +146,15 @@ void bind_config(nb::module_& m) {
            "The latest KV source at or before `layer`; -1 when it reads no compressed KV.")
       .def("index_source_of", &ModelConfig::index_source_of, "layer"_a,
            "The latest index source at or before `layer`; -1 when it reads no compressed KV.");
+  nb::class_<ModelFacts>(m, "ModelFacts", "What an engine knows of any decoder, whatever its family.")
+      .def_ro("model_type", &ModelFacts::model_type)
+      .def_ro("vocab_size", &ModelFacts::vocab_size)
+      .def_ro("hidden_size", &ModelFacts::hidden_size)
+      .def_ro("max_position_embeddings", &ModelFacts::max_position_embeddings, "tokens")
+      .def_ro("eos_token_ids", &ModelFacts::eos_token_ids)
+      .def_prop_ro("num_layers", &ModelFacts::num_layers)
+      .def_ro("num_encoder_layers", &ModelFacts::num_encoder_layers,
+              "layers up to and including the last that caches what later layers read");
   m.def(
       "load_model_config", &load_model_config, "checkpoint_dir"_a,
       "Reads and checks CHECKPOINT/config.json. Raises ValueError naming every field that is missing or inconsistent.");
@@ -156,7 +165,8 @@ void bind_config(nb::module_& m) {
         const auto& ids = config.engram_layer_ids;
         const auto found = std::find(ids.begin(), ids.end(), layer);
         REPRISE_REQUIRE(found != ids.end(), "[engram_table_rows] wanted an Engram layer but got ", layer);
-        return make_engram_hashes(config, 0)[static_cast<size_t>(found - ids.begin())].num_rows();
+        return make_engram_hashes(make_model_facts(config).engram, 0)[static_cast<size_t>(found - ids.begin())]
+            .num_rows();
       },
       "config"_a, "layer"_a, "Rows of an Engram layer's embedding table, the sum of its hash primes.");
 
@@ -266,17 +276,18 @@ void bind_engine(nb::module_& m) {
   m.def(
       "describe_cache_groups",
       [](const ModelConfig& model, const EngineConfig& config) {
-        const EngineConfig engine = check_engine_config(config, model);
-        const auto dtype = resolve_dtype(model, engine);
-        const CacheSizes sizes = choose_cache_sizes(model, engine, dtype);
-        return std::pair(describe_cache_groups(model, engine, dtype, sizes), sizes.max_model_len);
+        const ModelFacts facts = make_model_facts(model);
+        const EngineConfig engine = check_engine_config(config, facts);
+        const auto dtype = resolve_dtype(facts, engine);
+        const CacheSizes sizes = choose_cache_sizes(facts, engine, dtype);
+        return std::pair(describe_cache_groups(facts, engine, dtype, sizes), sizes.max_model_len);
       },
       "model"_a, "engine"_a,
       "What the caches of such an engine take, and the tokens a request may have: (groups, max_model_len).");
   m.def(
       "decide_replay",
       [](ReplayMode wanted, const ModelConfig& config) {
-        ReplayDecision decision = decide_replay(wanted, config);
+        ReplayDecision decision = decide_replay(wanted, make_model_facts(config));
         return std::pair(decision.mode, decision.reason);
       },
       "wanted"_a, "config"_a,
@@ -322,7 +333,7 @@ void bind_engine(nb::module_& m) {
            "Runs one step and returns what it brought; at once when there is nothing to run.")
       .def("has_unfinished", &Engine::has_unfinished, release_gil())
       .def("stats", &Engine::stats, release_gil())
-      .def("model_config", &Engine::model_config, nb::rv_policy::reference_internal)
+      .def("model_facts", &Engine::model_facts, nb::rv_policy::reference_internal)
       .def("config", &Engine::config, nb::rv_policy::reference_internal);
 }
 

@@ -1,8 +1,10 @@
+#include <ATen/ops/empty.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,37 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace reprise {
+namespace {
+
+at::Tensor to_tensor(const RowRuns& rows) {
+  at::Tensor tensor = at::empty({rows.num_rows()}, at::kLong);
+  int64_t* row = tensor.mutable_data_ptr<int64_t>();
+  for (const RowRun& run : rows.runs()) {
+    for (int64_t i = 0; i < run.count; ++i) *row++ = run.from + i;
+  }
+  return tensor;
+}
+
+struct KeptRows {
+  at::Tensor rows;
+  std::shared_ptr<ForwardContext> forward_context;
+};
+
+std::vector<KeptRows> kept_rows_of_layers(const StepInputs& inputs) {
+  std::vector<KeptRows> layers(inputs.set_of_layer.size());
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const int32_t index = inputs.set_of_layer[layer];
+    if (index == 0) continue;
+    const int32_t received = inputs.received_set(static_cast<int64_t>(layer));
+    const RowSet& set = inputs.sets[static_cast<size_t>(index)];
+    layers[layer].forward_context = set.forward_context;
+    const int64_t num_received = inputs.sets[static_cast<size_t>(received)].forward_context->num_rows;
+    if (index != received && set.kept.num_rows() < num_received) layers[layer].rows = to_tensor(set.kept);
+  }
+  return layers;
+}
+
+}  // namespace
 
 void bind_model_state(nb::module_& m) {
   nb::class_<KeptRows>(
@@ -26,10 +59,15 @@ void bind_model_state(nb::module_& m) {
   nb::class_<StepInputs>(m, "StepInputs", "What a model's forward takes.")
       .def_ro("token_ids", &StepInputs::token_ids, "[rows] int64")
       .def_ro("engram_rows", &StepInputs::engram_rows, "per Engram layer [rows, tables] int64")
-      .def_ro("forward_context", &StepInputs::forward_context, "the whole batch's")
-      .def_ro("layers", &StepInputs::layers, "KeptRows of every layer")
-      .def_ro("output_rows", &StepInputs::output_rows, "[outputs] int64 rows of the last layer's that are read")
-      .def_ro("logits_rows", &StepInputs::logits_rows, "[logits] int64 indices into output_rows");
+      .def_prop_ro(
+          "forward_context", [](const StepInputs& self) { return self.forward_context(); }, "the whole batch's")
+      .def_prop_ro("layers", &kept_rows_of_layers, "KeptRows of every layer")
+      .def_prop_ro(
+          "output_rows", [](const StepInputs& self) { return to_tensor(self.output_rows); },
+          "[outputs] int64 rows of the last layer's that are read")
+      .def_prop_ro(
+          "logits_rows", [](const StepInputs& self) { return to_tensor(self.logits_rows); },
+          "[logits] int64 indices into output_rows");
   nb::class_<ModelState>(
       m, "ModelState",
       "Turns each step's plan into tensors: the batch's forward context and, where layers keep fewer rows, "
@@ -43,11 +81,13 @@ void bind_model_state(nb::module_& m) {
           "Applies the plan's block table updates and builds the step's inputs. ValueError, with nothing applied, for "
           "a plan that "
           "does not fit.")
-      .def_prop_ro("config", &ModelState::config, nb::rv_policy::reference_internal)
       .def_prop_ro("page_size", &ModelState::page_size);
   nb::class_<ModelStateBuilder>(m, "ModelStateBuilder",
                                 "Builds a ModelState from a model's config; each setter returns the builder.")
-      .def(nb::init<ModelConfig>(), "config"_a)
+      .def(
+          "__init__",
+          [](ModelStateBuilder* self, const ModelConfig& config) { std::construct_at(self, make_model_facts(config)); },
+          "config"_a)
       .def("max_num_seqs", &ModelStateBuilder::max_num_seqs, "value"_a, nb::rv_policy::reference_internal,
            "State slots; 64 by default.")
       .def("max_model_len", &ModelStateBuilder::max_model_len, "value"_a, nb::rv_policy::reference_internal,

@@ -10,7 +10,7 @@
 
 #include "bindings.h"
 #include "planned_sequence.h"
-#include "reprise/config.h"
+#include "reprise/model_facts.h"
 #include "reprise/step_plan.h"
 #include "scheduler/replay_plan.h"
 
@@ -19,13 +19,6 @@ using namespace nb::literals;
 
 namespace reprise {
 namespace {
-
-DecoderFacts decoder_facts(const ModelConfig& config) {
-  return {.num_layers = config.num_hidden_layers,
-          .num_encoder_layers = config.num_encoder_layers(),
-          .window = config.sliding_window,
-          .replay_layers_own_kv = true};
-}
 
 void init_sequence(PlannedSequence* self, std::vector<int32_t> tokens, RequestId id, int32_t state_slot,
                    std::optional<int64_t> prompt_length, int64_t start, std::optional<int32_t> num_rows,
@@ -60,14 +53,14 @@ void bind_row_plan(nb::module_& m) {
   m.def(
       "make_row_plan",
       [](ReplayMode mode, int64_t prompt_length, const ModelConfig& config) {
-        return make_row_plan(mode, prompt_length, decoder_facts(config));
+        return make_row_plan(mode, prompt_length, make_model_facts(config));
       },
       "mode"_a, "prompt_length"_a, "config"_a,
       "The rows that each layer receives and computes for a prompt, whatever its chunks.");
   m.def(
       "make_step_row_plan",
       [](int64_t start, int64_t num_rows, const ModelConfig& config) {
-        return make_step_row_plan(start, num_rows, decoder_facts(config));
+        return make_step_row_plan(start, num_rows, make_model_facts(config));
       },
       "start"_a, "num_rows"_a, "config"_a,
       "The same where the replay layers keep the last min(window, num_rows) rows of each step's share of a prompt.");
@@ -77,13 +70,11 @@ void bind_row_plan(nb::module_& m) {
 
 void bind_step_plan(nb::module_& m) {
   bind_row_plan(m);
-  nb::enum_<CacheGroup>(m, "CacheGroup", "Cache groups, each with a block table of its own.")
-      .value("kWindow", CacheGroup::kWindow)
-      .value("kCompressed", CacheGroup::kCompressed);
-  nb::class_<BlockTableUpdate>(m, "BlockTableUpdate",
-                               "Entry `index` of a block table row becomes `page`; page 0 is the pad page.")
-      .def(nb::init<CacheGroup, int32_t, int32_t, int32_t>(), "group"_a, "state_slot"_a, "index"_a, "page"_a)
-      .def_ro("group", &BlockTableUpdate::group)
+  nb::class_<BlockTableUpdate>(
+      m, "BlockTableUpdate",
+      "Entry `index` of a request's row of a cache group's block table becomes `page`; page 0 is the pad page.")
+      .def(nb::init<int32_t, int32_t, int32_t, int32_t>(), "group"_a, "state_slot"_a, "index"_a, "page"_a)
+      .def_ro("group", &BlockTableUpdate::group, "index of the cache group; DeepSeek-V4.1: 0 window, 1 compressed")
       .def_ro("state_slot", &BlockTableUpdate::state_slot)
       .def_ro("index", &BlockTableUpdate::index)
       .def_ro("page", &BlockTableUpdate::page);

@@ -1,5 +1,6 @@
 #include "checkpoint/json_file.h"
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -53,6 +54,16 @@ nlohmann::json read_json_file(const std::string& path) {
   REPRISE_REQUIRE(in.good(), "[", path, "] wanted a readable file but could not open it");
   const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   return parse_json_object(text, path);
+}
+
+nlohmann::json read_config_file(const std::string& checkpoint_dir) {
+  REPRISE_REQUIRE(std::filesystem::is_directory(checkpoint_dir), "[load] wanted a checkpoint folder but got ",
+                  checkpoint_dir,
+                  std::filesystem::exists(checkpoint_dir) ? ", which is not a folder" : ", which does not exist");
+  const std::string path = (std::filesystem::path(checkpoint_dir) / "config.json").string();
+  REPRISE_REQUIRE(std::filesystem::exists(path), "[load] wanted a Hugging Face checkpoint but ", checkpoint_dir,
+                  " has no config.json");
+  return read_json_file(path);
 }
 
 }  // namespace reprise

@@ -13,4 +13,7 @@ nlohmann::json parse_json_object(std::string_view text, const std::string& origi
 // Reads and parses a file. Throws std::invalid_argument naming the path.
 nlohmann::json read_json_file(const std::string& path);
 
+// CHECKPOINT/config.json. Throws std::invalid_argument where that is no checkpoint folder.
+nlohmann::json read_config_file(const std::string& checkpoint_dir);
+
 }  // namespace reprise

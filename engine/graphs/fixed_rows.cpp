@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backends/rows.h"
 #include "reprise/error.h"
 
 namespace reprise {
 
 namespace {
+
+at::Tensor make_optional_rows(const at::Tensor& rows, int64_t num_rows) {
+  return rows.defined() ? make_fixed_rows(rows, num_rows) : at::Tensor();
+}
 
 RopeRows make_fixed_rope(const RopeRows& rope, int64_t num_rows) {
   if (!rope.cos.defined()) return {};
@@ -47,11 +50,16 @@ void set_first_rows(const at::Tensor& fixed, const at::Tensor& rows) {
   }
 }
 
-void set_first_rows(const at::Tensor& fixed, const at::Tensor& rows, const at::Tensor& index) {
-  if (fixed.is_cpu()) {
-    gather_rows_out(rows, index, fixed);
-  } else {
-    set_first_rows(fixed, rows.index_select(0, index));
+void set_first_rows(const at::Tensor& fixed, const at::Tensor& rows, const RowRuns& chosen) {
+  const size_t row_bytes = fixed.size(0) == 0 ? 0 : fixed.nbytes() / static_cast<size_t>(fixed.size(0));
+  for (const RowRun& run : chosen.runs()) {
+    if (!fixed.is_cpu() || !rows.is_contiguous()) {
+      fixed.narrow(0, run.to, run.count).copy_(rows.narrow(0, run.from, run.count), /*non_blocking=*/true);
+    } else {
+      std::memcpy(static_cast<std::byte*>(fixed.mutable_data_ptr()) + static_cast<size_t>(run.to) * row_bytes,
+                  static_cast<const std::byte*>(rows.const_data_ptr()) + static_cast<size_t>(run.from) * row_bytes,
+                  static_cast<size_t>(run.count) * row_bytes);
+    }
   }
 }
 
@@ -72,7 +80,7 @@ void pad_rows(const at::Tensor& fixed, int64_t num_rows, int64_t value) {
   }
 }
 
-FixedContext::FixedContext(const ForwardContext& like, int64_t num_rows, int64_t max_num_seqs, bool publishes)
+FixedContext::FixedContext(const ForwardContext& like, int64_t num_rows, int64_t max_num_seqs)
     : context_(std::make_shared<ForwardContext>()) {
   context_->num_rows = num_rows;
   context_->num_padding_rows = num_rows;
@@ -82,27 +90,20 @@ FixedContext::FixedContext(const ForwardContext& like, int64_t num_rows, int64_t
   fixed.sequence_index = make_fixed_rows(from.sequence_index, num_rows);
   fixed.sequence_starts = make_fixed_rows(from.sequence_starts, max_num_seqs + 1);
   fixed.state_slots = make_fixed_rows(from.state_slots, max_num_seqs);
-  fixed.window_starts = make_fixed_rows(from.window_starts, num_rows);
-  fixed.window_slots = make_fixed_rows(from.window_slots, num_rows);
-  fixed.window_block_table = from.window_block_table;
-  fixed.compressed_block_table = from.compressed_block_table;
-  if (publishes) {
-    for (const PublishedRows& rows : from.published) {
-      fixed.published.push_back(
-          {rows.ratio, make_fixed_rows(rows.slots, num_rows), make_fixed_rope(rows.rope, num_rows)});
-    }
-  }
-  fixed.window_rope = make_fixed_rope(from.window_rope, num_rows);
-  fixed.compressed_rope = make_fixed_rope(from.compressed_rope, num_rows);
+  for (const GroupRows& group : from.groups)
+    fixed.groups.push_back({group.block_table, make_optional_rows(group.window_starts, num_rows)});
+  for (const CellRows& cells : from.cells)
+    fixed.cells.push_back({make_optional_rows(cells.slots, num_rows), make_fixed_rope(cells.rope, num_rows)});
+  for (const RopeRows& rope : from.ropes) fixed.ropes.push_back(make_fixed_rope(rope, num_rows));
   pad_rows(fixed.sequence_index, 0, -1);
 }
 
 void FixedContext::set(const ForwardContext& step) {
   const AttentionMetadata& from = step.attention;
   AttentionMetadata& fixed = context_->attention;
-  REPRISE_ENSURE(
-      from.window_block_table.is_same(fixed.window_block_table) && from.published.size() >= fixed.published.size(),
-      "a step of another model state");
+  REPRISE_ENSURE(from.groups.size() == fixed.groups.size() && from.cells.size() == fixed.cells.size() &&
+                     from.groups[0].block_table.is_same(fixed.groups[0].block_table),
+                 "a step of another model state");
   context_->num_padding_rows = context_->num_rows - step.num_rows;
   context_->is_replay = step.is_replay;
   set_padded(fixed.positions, from.positions);
@@ -110,14 +111,15 @@ void FixedContext::set(const ForwardContext& step) {
   // Sequences behind the last have no rows.
   set_padded(fixed.sequence_starts, from.sequence_starts, step.num_rows);
   set_padded(fixed.state_slots, from.state_slots);
-  set_padded(fixed.window_starts, from.window_starts);
-  set_padded(fixed.window_slots, from.window_slots);
-  for (size_t i = 0; i < fixed.published.size(); ++i) {
-    set_padded(fixed.published[i].slots, from.published[i].slots);
-    set_rope(fixed.published[i].rope, from.published[i].rope);
+  for (size_t i = 0; i < fixed.groups.size(); ++i) {
+    if (fixed.groups[i].window_starts.defined())
+      set_padded(fixed.groups[i].window_starts, from.groups[i].window_starts);
   }
-  set_rope(fixed.window_rope, from.window_rope);
-  set_rope(fixed.compressed_rope, from.compressed_rope);
+  for (size_t i = 0; i < fixed.cells.size(); ++i) {
+    if (fixed.cells[i].slots.defined()) set_padded(fixed.cells[i].slots, from.cells[i].slots);
+    set_rope(fixed.cells[i].rope, from.cells[i].rope);
+  }
+  for (size_t i = 0; i < fixed.ropes.size(); ++i) set_rope(fixed.ropes[i], from.ropes[i]);
 }
 
 }  // namespace reprise

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "reprise/forward_context.h"
+#include "reprise/row_runs.h"
 
 namespace reprise {
 
@@ -15,8 +16,8 @@ at::Tensor make_fixed_rows(const at::Tensor& rows, int64_t num_rows);
 // Copies `rows` to the first rows of `fixed`; those behind stay as they are. On the CPU it allocates nothing.
 void set_first_rows(const at::Tensor& fixed, const at::Tensor& rows);
 
-// The same with rows `index` (int64) of `rows`.
-void set_first_rows(const at::Tensor& fixed, const at::Tensor& rows, const at::Tensor& index);
+// The same with the chosen rows of `rows`.
+void set_first_rows(const at::Tensor& fixed, const at::Tensor& rows, const RowRuns& chosen);
 
 // Sets `fixed` behind its first `num_rows` rows to `value` (int32 or int64) or, for other types, to zero bits.
 void pad_rows(const at::Tensor& fixed, int64_t num_rows, int64_t value = 0);
@@ -25,8 +26,8 @@ void pad_rows(const at::Tensor& fixed, int64_t num_rows, int64_t value = 0);
 class FixedContext {
  public:
   // Room for `num_rows` rows of `max_num_seqs` sequences; takes the sizes of everything else, and the block tables,
-  // from `like`. Holds padding rows only. Layers that publish nothing need no slots to publish to.
-  FixedContext(const ForwardContext& like, int64_t num_rows, int64_t max_num_seqs, bool publishes);
+  // from `like`: what it has no slots for needs none. Holds padding rows only.
+  FixedContext(const ForwardContext& like, int64_t num_rows, int64_t max_num_seqs);
 
   // Takes over a step's rows; the rows behind them become padding: in no sequence, at position 0, written to the pad
   // slot.

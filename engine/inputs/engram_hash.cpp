@@ -20,9 +20,9 @@ bool is_prime(int64_t n) {
 
 // Every search starts at engram_vocab_size and skips the primes that earlier layers and sizes took: together they take
 // consecutive primes, each layer its share in order.
-std::vector<int64_t> table_primes(const ModelConfig& config, int64_t layer_index, int64_t tables_per_layer) {
+std::vector<int64_t> table_primes(const EngramFacts& facts, int64_t layer_index, int64_t tables_per_layer) {
   std::vector<int64_t> primes;
-  int64_t candidate = config.engram_vocab_size;
+  int64_t candidate = facts.vocab_size;
   for (int64_t taken = 0; taken < (layer_index + 1) * tables_per_layer; ++candidate) {
     if (!is_prime(candidate)) continue;
     if (taken >= layer_index * tables_per_layer) primes.push_back(candidate);
@@ -33,25 +33,23 @@ std::vector<int64_t> table_primes(const ModelConfig& config, int64_t layer_index
 
 }  // namespace
 
-EngramHash::EngramHash(const ModelConfig& config, int64_t layer_index, int32_t pad_id)
-    : num_heads_(config.engram_n_heads), pad_id_(pad_id) {
-  const int64_t max_ngram = config.engram_max_ngram_size;
-  REPRISE_ENSURE(layer_index >= 0 && layer_index < static_cast<int64_t>(config.engram_layer_ids.size()),
+EngramHash::EngramHash(const EngramFacts& facts, int64_t layer_index, int32_t pad_id)
+    : num_heads_(facts.num_heads), pad_id_(pad_id) {
+  const int64_t max_ngram = facts.max_ngram_size;
+  REPRISE_ENSURE(layer_index >= 0 && layer_index < static_cast<int64_t>(facts.layer_ids.size()),
                  "no Engram layer of index ", layer_index);
-  REPRISE_REQUIRE(max_ngram >= 2 && num_heads_ >= 1 && config.engram_compressed_vocab_size >= 1,
+  REPRISE_REQUIRE(max_ngram >= 2 && num_heads_ >= 1 && facts.compressed_vocab_size >= 1,
                   "[engram] wanted n-grams of 2 or more, at least one head and one compressed id but got ", max_ngram,
-                  ", ", num_heads_, " and ", config.engram_compressed_vocab_size);
-  REPRISE_REQUIRE(pad_id >= 0 && pad_id < config.engram_compressed_vocab_size,
-                  "[engram] wanted a compressed pad id below ", config.engram_compressed_vocab_size, " but got ",
-                  pad_id);
+                  ", ", num_heads_, " and ", facts.compressed_vocab_size);
+  REPRISE_REQUIRE(pad_id >= 0 && pad_id < facts.compressed_vocab_size, "[engram] wanted a compressed pad id below ",
+                  facts.compressed_vocab_size, " but got ", pad_id);
   // id * multiplier stays below 2^63: hashes are never negative, and the floored modulo is the plain one.
-  const int64_t bound =
-      std::max<int64_t>(1, std::numeric_limits<int64_t>::max() / config.engram_compressed_vocab_size / 2);
-  NumpyGenerator generator(10007 * static_cast<uint64_t>(config.engram_layer_ids[static_cast<size_t>(layer_index)]));
+  const int64_t bound = std::max<int64_t>(1, std::numeric_limits<int64_t>::max() / facts.compressed_vocab_size / 2);
+  NumpyGenerator generator(10007 * static_cast<uint64_t>(facts.layer_ids[static_cast<size_t>(layer_index)]));
   for (int64_t i = 0; i < max_ngram; ++i) {
     multipliers_.push_back(2 * static_cast<uint64_t>(generator.integer(bound)) + 1);
   }
-  primes_ = table_primes(config, layer_index, (max_ngram - 1) * num_heads_);
+  primes_ = table_primes(facts, layer_index, (max_ngram - 1) * num_heads_);
   for (const int64_t prime : primes_) {
     offsets_.push_back(num_rows_);
     num_rows_ += prime;
@@ -88,10 +86,10 @@ void EngramHash::hash_last(std::span<const int32_t> ids, int64_t* rows) const {
   }
 }
 
-std::vector<EngramHash> make_engram_hashes(const ModelConfig& config, int32_t pad_id) {
+std::vector<EngramHash> make_engram_hashes(const EngramFacts& facts, int32_t pad_id) {
   std::vector<EngramHash> hashes;
-  for (size_t i = 0; i < config.engram_layer_ids.size(); ++i) {
-    hashes.emplace_back(config, static_cast<int64_t>(i), pad_id);
+  for (size_t i = 0; i < facts.layer_ids.size(); ++i) {
+    hashes.emplace_back(facts, static_cast<int64_t>(i), pad_id);
   }
   return hashes;
 }

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "reprise/config.h"
+#include "reprise/model_facts.h"
 
 namespace reprise {
 
@@ -15,8 +15,8 @@ class EngramHash {
   // Stands in a lookback for a position that no n-gram may see (before the request's start, an image).
   static constexpr int32_t kAbsent = -1;
 
-  // layer_index counts within config.engram_layer_ids; pad_id is the compressed id of config.engram_pad_token_id.
-  EngramHash(const ModelConfig& config, int64_t layer_index, int32_t pad_id);
+  // layer_index counts within facts.layer_ids; pad_id is the compressed id of facts.pad_token_id.
+  EngramHash(const EngramFacts& facts, int64_t layer_index, int32_t pad_id);
 
   int64_t num_tables() const { return static_cast<int64_t>(primes_.size()); }  // rows per token
   int64_t num_rows() const { return num_rows_; }                               // of the embedding
@@ -40,7 +40,7 @@ class EngramHash {
   int64_t num_rows_ = 0;
 };
 
-// One per config.engram_layer_ids, in that order.
-std::vector<EngramHash> make_engram_hashes(const ModelConfig& config, int32_t pad_id);
+// One per facts.layer_ids, in that order.
+std::vector<EngramHash> make_engram_hashes(const EngramFacts& facts, int32_t pad_id);
 
 }  // namespace reprise

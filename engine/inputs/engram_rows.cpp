@@ -3,20 +3,18 @@
 #include <algorithm>
 
 #include "inputs/engram_vocabulary.h"
-#include "memory/reused_tensor.h"
 
 namespace reprise {
 
-EngramRows::EngramRows(const ModelConfig& config, std::vector<int32_t> vocabulary)
-    : vocabulary_(std::move(vocabulary)) {
-  check_engram_vocabulary(vocabulary_, config, "[engram_vocabulary] ");
-  hashes_ = make_engram_hashes(config, vocabulary_[static_cast<size_t>(config.engram_pad_token_id)]);
+EngramRows::EngramRows(const ModelFacts& model, std::vector<int32_t> vocabulary) : vocabulary_(std::move(vocabulary)) {
+  check_engram_vocabulary(vocabulary_, model, "[engram_vocabulary] ");
+  hashes_ = make_engram_hashes(model.engram, vocabulary_[static_cast<size_t>(model.engram.pad_token_id)]);
 }
 
-void EngramRows::fill(const StepPlan& plan, std::vector<at::Tensor>& rows) {
+void EngramRows::fill(const StepPlan& plan, std::vector<std::vector<int64_t>>& rows) {
   rows.resize(hashes_.size());
   for (size_t i = 0; i < hashes_.size(); ++i)
-    reuse_tensor(rows[i], {plan.num_rows, hashes_[i].num_tables()}, at::kLong);
+    rows[i].resize(static_cast<size_t>(plan.num_rows * hashes_[i].num_tables()));
   int64_t row = 0;
   for (const auto& sequence : plan.sequences) {
     const int64_t lookback = std::min(sequence.start, hashes_.front().max_ngram_size() - 1);
@@ -26,8 +24,7 @@ void EngramRows::fill(const StepPlan& plan, std::vector<at::Tensor>& rows) {
     std::transform(tokens.begin(), tokens.end(), compressed_.begin(),
                    [this](int32_t id) { return vocabulary_[static_cast<size_t>(id)]; });
     for (size_t i = 0; i < hashes_.size(); ++i) {
-      hashes_[i].hash_rows(compressed_, lookback, sequence.num_rows,
-                           rows[i].mutable_data_ptr<int64_t>() + row * hashes_[i].num_tables());
+      hashes_[i].hash_rows(compressed_, lookback, sequence.num_rows, rows[i].data() + row * hashes_[i].num_tables());
     }
     row += sequence.num_rows;
   }

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "reprise/config.h"
+#include "reprise/model_facts.h"
 
 namespace reprise {
 
@@ -13,11 +13,11 @@ namespace reprise {
 inline constexpr const char* kEngramVocabularyFile = "engram_vocabulary.json";
 
 // Reads CHECKPOINT/engram_vocabulary.json: token id -> compressed id, [vocab_size]. Throws std::invalid_argument when
-// it is missing (saying how to make it) or does not fit `config`.
-std::vector<int32_t> read_engram_vocabulary(const std::string& checkpoint_dir, const ModelConfig& config);
+// it is missing (saying how to make it) or does not fit the model.
+std::vector<int32_t> read_engram_vocabulary(const std::string& checkpoint_dir, const ModelFacts& model);
 
 // Checks a map that was handed over; `origin` begins the error message ("[where] ").
-void check_engram_vocabulary(const std::vector<int32_t>& vocabulary, const ModelConfig& config,
+void check_engram_vocabulary(const std::vector<int32_t>& vocabulary, const ModelFacts& model,
                              const std::string& origin);
 
 }  // namespace reprise

@@ -5,6 +5,7 @@
 #include "backends/cache_write.h"
 #include "backends/norm.h"
 #include "backends/window_attention.h"
+#include "layers/cache_layout.h"
 #include "layers/linear.h"
 #include "reprise/forward_context.h"
 
@@ -27,6 +28,7 @@ Attention::Attention(const ModelConfig& config, int64_t layer, const std::string
       head_dim_(config.head_dim),
       eps_(config.rms_norm_eps),
       rounding_(cache_rounding),
+      rope_(kv_source_ >= 0 ? kCompressedRope : kWindowRope),
       wq_a_(take_linear(weights, prefix + ".wq_a.weight", config.q_lora_rank, config.hidden_size, dtype)),
       q_norm_(weights.take(prefix + ".q_norm.weight", {config.q_lora_rank}, at::kFloat)),
       wq_b_(take_linear(weights, prefix + ".wq_b.weight", num_heads_ * head_dim_, config.q_lora_rank, dtype)),
@@ -46,9 +48,10 @@ Attention::Attention(const ModelConfig& config, int64_t layer, const std::string
 
 void Attention::publish(const at::Tensor& x, KvCache& cache) const {
   const auto& attention = get_forward_context().attention;
-  const auto& rope = kv_source_ >= 0 ? attention.compressed_rope : attention.window_rope;
+  const RopeRows& rope = attention.ropes[static_cast<size_t>(rope_)];
   write_cells(linear(x, wkv_, at::kFloat), kv_norm_, eps_, {rope.cos, rope.sin},
-              rounding_ ? CacheFormat::kFp8 : CacheFormat::kNone, attention.window_slots, cache.window(layer_));
+              rounding_ ? CacheFormat::kFp8 : CacheFormat::kNone, attention.cells[kWindowCells].slots,
+              cache.cells(kWindowKv, layer_));
   if (compressor_) compressor_->publish(x, cache);
 }
 
@@ -56,18 +59,20 @@ at::Tensor Attention::compute(const at::Tensor& x, KvCache& cache, RowBuffers& b
   const auto& attention = get_forward_context().attention;
   const at::Tensor query_latent = rms_norm(linear(x, wq_a_, x.scalar_type()), q_norm_, eps_);
   if (indexer_) indexer_->select(x, query_latent, cache, buffers);
-  const auto& rope = kv_source_ >= 0 ? attention.compressed_rope : attention.window_rope;
-  AttentionParams params{.num_heads = num_heads_,
-                         .head_dim = head_dim_,
-                         .rows = {attention.positions, attention.sequence_index, attention.state_slots},
-                         .window_starts = attention.window_starts,
-                         .window = {cache.window(layer_), attention.window_block_table, cache.page_size()},
-                         .compressed = {},
-                         .selection = {},
-                         .sink = sink_,
-                         .rope = {rope.cos, rope.sin}};
+  const RopeRows& rope = attention.ropes[static_cast<size_t>(rope_)];
+  AttentionParams params{
+      .num_heads = num_heads_,
+      .head_dim = head_dim_,
+      .rows = {attention.positions, attention.sequence_index, attention.state_slots},
+      .window_starts = attention.groups[kWindowGroup].window_starts,
+      .window = {cache.cells(kWindowKv, layer_), attention.groups[kWindowGroup].block_table, cache.page_size()},
+      .compressed = {},
+      .selection = {},
+      .sink = sink_,
+      .rope = {rope.cos, rope.sin}};
   if (kv_source_ >= 0) {
-    params.compressed = {cache.compressed(kv_source_), attention.compressed_block_table, cache.page_size() / ratio_};
+    params.compressed = {cache.cells(kCompressedKv, kv_source_), attention.groups[kCompressedGroup].block_table,
+                         cache.page_size() / ratio_};
     params.selection = buffers.selection;
   }
   const at::Tensor heads = window_sparse_attention(linear(query_latent, wq_b_, x.scalar_type()), params);

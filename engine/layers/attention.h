@@ -36,6 +36,7 @@ class Attention {
   int64_t head_dim_;
   double eps_;
   bool rounding_;
+  int32_t rope_;
   PackedWeight wq_a_;               // [q_lora_rank, H]
   at::Tensor q_norm_;               // float32 [q_lora_rank]
   PackedWeight wq_b_;               // [N * D, q_lora_rank]

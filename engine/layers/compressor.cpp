@@ -1,19 +1,35 @@
 #include "layers/compressor.h"
 
-#include <algorithm>
+#include <set>
 
 #include "backends/compress_groups.h"
 #include "backends/norm.h"
+#include "layers/cache_layout.h"
 #include "layers/linear.h"
 #include "memory/tensor_source.h"
 #include "reprise/error.h"
 
 namespace reprise {
 
+namespace {
+
+// Which of ModelFacts::cells a ratio has.
+size_t cells_of(const ModelConfig& config, int64_t ratio) {
+  std::set<int64_t> smaller;
+  for (const int64_t source : config.kv_source_layer_ids) {
+    const int64_t other = config.compress_ratios[static_cast<size_t>(source)];
+    if (other < ratio) smaller.insert(other);
+  }
+  return kWindowCells + 1 + smaller.size();
+}
+
+}  // namespace
+
 Compressor::Compressor(const ModelConfig& config, int64_t layer, const std::string& attn_prefix, WeightSource& weights,
                        at::ScalarType dtype, bool cache_rounding)
     : layer_(layer),
       ratio_(config.compress_ratios[static_cast<size_t>(layer)]),
+      cells_(cells_of(config, ratio_)),
       eps_(config.rms_norm_eps),
       dtype_(dtype),
       kv_format_(cache_rounding ? CacheFormat::kNvfp4 : CacheFormat::kNone),
@@ -31,10 +47,9 @@ Compressor::Compressor(const ModelConfig& config, int64_t layer, const std::stri
 
 void Compressor::publish(const at::Tensor& x, KvCache& cache) const {
   const auto& attention = get_forward_context().attention;
-  const auto rows = std::find_if(attention.published.begin(), attention.published.end(),
-                                 [this](const PublishedRows& p) { return p.ratio == ratio_; });
-  REPRISE_ENSURE(rows != attention.published.end(), "the context has no slots for compress ratio ", ratio_);
-  const RopeAngles rope{rows->rope.cos, rows->rope.sin};
+  const CellRows& rows = attention.cells.at(cells_);
+  REPRISE_ENSURE(rows.slots.defined(), "the context has no slots for compress ratio ", ratio_);
+  const RopeAngles rope{rows.rope.cos, rows.rope.sin};
   const at::Tensor wide = to_float(x);
   at::Tensor v = linear(wide, wkv_, at::kFloat);
   if (ratio_ > 1) {
@@ -46,15 +61,15 @@ void Compressor::publish(const at::Tensor& x, KvCache& cache) const {
                      .sequence_index = attention.sequence_index,
                      .sequence_starts = attention.sequence_starts,
                      .state_slots = attention.state_slots},
-                    cache.partial(layer_), groups);
+                    cache.state(kPartialGroups, layer_), groups);
     v = groups;
   }
   // Rows that complete no group hold arbitrary values from here on; their slot is the pad slot, which write_cells
   // skips.
   const at::Tensor latent = rms_norm(v, norm_, eps_);
-  write_cells(latent, {}, eps_, rope, kv_format_, rows->slots, cache.compressed(layer_));
+  write_cells(latent, {}, eps_, rope, kv_format_, rows.slots, cache.cells(kCompressedKv, layer_));
   const at::Tensor keys = linear(cast_rows(latent, dtype_), wk_, at::kFloat);
-  write_cells(keys, k_norm_, eps_, rope, key_format_, rows->slots, cache.index_keys(layer_));
+  write_cells(keys, k_norm_, eps_, rope, key_format_, rows.slots, cache.cells(kIndexKeys, layer_));
 }
 
 }  // namespace reprise

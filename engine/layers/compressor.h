@@ -25,6 +25,7 @@ class Compressor {
  private:
   int64_t layer_;
   int64_t ratio_;
+  size_t cells_;  // of the forward context
   double eps_;
   at::ScalarType dtype_;
   CacheFormat kv_format_;

@@ -36,6 +36,23 @@ class CountingSource final : public WeightSource {
   int64_t bytes_ = 0;
 };
 
+// Of the row buffers those that hold, before `layer` computes, what it or a later layer reads.
+std::vector<at::Tensor> live_buffers(const ModelConfig& config, const RowBuffers& buffers, int64_t layer) {
+  std::vector<at::Tensor> live;
+  const auto& sources = config.index_source_layer_ids;
+  const auto next_source = std::lower_bound(sources.begin(), sources.end(), layer);
+  const int64_t reselected = next_source == sources.end() ? config.num_hidden_layers : *next_source;
+  for (int64_t reader = layer; reader < reselected; ++reader) {
+    if (config.kv_source_of(reader) < 0) continue;
+    live.push_back(buffers.selection);
+    break;
+  }
+  const int64_t candidates_made = config.candidate_source_layer_id;
+  if (candidates_made >= 0 && candidates_made < layer && next_source != sources.end())
+    live.push_back(buffers.candidates);
+  return live;
+}
+
 }  // namespace
 
 DecoderLayer::DecoderLayer(const ModelConfig& config, int64_t layer, std::optional<int64_t> engram_table_rows,
@@ -68,15 +85,13 @@ at::Tensor DecoderLayer::compute(at::Tensor& residual, const at::Tensor& x, KvCa
 }
 
 DeepseekV41::DeepseekV41(const ModelConfig& config, const ModelOptions& options, WeightSource& source)
-    : config_(config),
-      first_cut_(std::max<int64_t>(config.num_encoder_layers() - 1, 0)),
-      buffers_(config, options.max_rows) {
+    : config_(config), facts_(make_model_facts(config)), buffers_(config, options.max_rows) {
   CountingSource weights(source);
   embed_ = weights.take("embed.weight", {config.vocab_size, config.hidden_size}, options.dtype);
   norm_ = weights.take("norm.weight", {config.hidden_size}, at::kFloat);
   head_ = take_linear(weights, "head.weight", config.vocab_size, config.hidden_size, options.dtype);
   // Row counts of the tables do not depend on the pad id.
-  const auto hashes = make_engram_hashes(config, 0);
+  const auto hashes = make_engram_hashes(facts_.engram, 0);
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const auto& ids = config.engram_layer_ids;
     const auto engram = std::find(ids.begin(), ids.end(), layer);
@@ -85,80 +100,36 @@ DeepseekV41::DeepseekV41(const ModelConfig& config, const ModelOptions& options,
     layers_.emplace_back(config, layer, table_rows, options, weights);
   }
   weight_bytes_ = weights.bytes();
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    live_buffers_.push_back(live_buffers(config, buffers_, layer));
 }
 
-void DeepseekV41::keep_rows(const at::Tensor& rows, at::Tensor& residual, at::Tensor& x) {
-  if (!rows.defined()) return;
-  residual = gather_rows(residual, rows);
-  x = gather_rows(x, rows);
-  for (const at::Tensor& buffer : {buffers_.selection, buffers_.candidates}) {
-    if (buffer.defined()) compact_rows(buffer, rows);
-  }
+Rows DeepseekV41::embed(const StepInputs& inputs) {
+  Rows rows{embed_streams(embed_, inputs.token_ids, config_.hc_mult)};
+  rows.push_back(first_stream(rows[0]));
+  rows.append(inputs.engram_rows.rbegin(), inputs.engram_rows.rend());
+  return rows;
 }
 
-Model::States DeepseekV41::run_encoder(const StepInputs& inputs, KvCache& cache) {
-  at::Tensor residual = embed_streams(embed_, inputs.token_ids, config_.hc_mult);
-  at::Tensor pre = first_stream(residual);
-  size_t engram = 0;
-  const std::vector<at::Tensor>* engram_rows = &inputs.engram_rows;
-  std::vector<at::Tensor> kept_engram_rows;  // of the layers still to come, once rows are cut
-  std::optional<ScopedForwardContext> scope;
-  for (int64_t layer = 0;; ++layer) {
-    const auto& weights = layers_[static_cast<size_t>(layer)];
-    const bool has_engram = engram < config_.engram_layer_ids.size() && config_.engram_layer_ids[engram] == layer;
-    at::Tensor x = weights.receive(residual, pre, has_engram ? (*engram_rows)[engram] : at::Tensor(), cache);
-    if (has_engram) ++engram;
-    if (layer == first_cut_) return {residual, x};
-    const KeptRows& kept = inputs.layers[static_cast<size_t>(layer)];
-    keep_rows(kept.rows, residual, x);
-    if (kept.rows.defined()) {
-      kept_engram_rows = *engram_rows;
-      for (size_t i = engram; i < kept_engram_rows.size(); ++i)
-        kept_engram_rows[i] = gather_rows(kept_engram_rows[i], kept.rows);
-      engram_rows = &kept_engram_rows;
-    }
-    if (kept.forward_context) scope.emplace(kept.forward_context);
-    pre = weights.compute(residual, x, cache, buffers_);
-  }
+void DeepseekV41::receive(int64_t layer, Rows& rows, KvCache& cache) {
+  const DecoderLayer& weights = layers_[static_cast<size_t>(layer)];
+  at::Tensor engram_rows;
+  if (weights.has_engram()) engram_rows = rows.pop_back_val();
+  rows[1] = weights.receive(rows[0], rows[1], engram_rows, cache);
 }
 
-Model::States DeepseekV41::run_replay(const States& states, const StepInputs& inputs, KvCache& cache) {
-  at::Tensor residual = states[0];
-  if (residual.size(0) == 0) return {residual, first_stream(residual)};
-  at::Tensor pre = layers_[static_cast<size_t>(first_cut_)].compute(residual, states[1], cache, buffers_);
-  std::optional<ScopedForwardContext> scope;
-  for (auto layer = static_cast<size_t>(first_cut_) + 1; layer < layers_.size(); ++layer) {
-    at::Tensor x = layers_[layer].receive(residual, pre, {}, cache);
-    const KeptRows& kept = inputs.layers[layer];
-    keep_rows(kept.rows, residual, x);
-    if (residual.size(0) == 0) return {residual, first_stream(residual)};
-    if (kept.forward_context) scope.emplace(kept.forward_context);
-    pre = layers_[layer].compute(residual, x, cache, buffers_);
-  }
-  return {residual, pre};
+void DeepseekV41::compute(int64_t layer, Rows& rows, KvCache& cache) {
+  rows[1] = layers_[static_cast<size_t>(layer)].compute(rows[0], rows[1], cache, buffers_);
 }
 
-// What the last KV source does not choose anew for its kept rows.
-std::vector<at::Tensor> DeepseekV41::row_buffers() const {
-  std::vector<at::Tensor> buffers;
-  const auto& index_sources = config_.index_source_layer_ids;
-  if (buffers_.selection.defined() &&
-      std::find(index_sources.begin(), index_sources.end(), first_cut_) == index_sources.end()) {
-    buffers.push_back(buffers_.selection);
-  }
-  if (buffers_.candidates.defined() && config_.candidate_source_layer_id < first_cut_)
-    buffers.push_back(buffers_.candidates);
-  return buffers;
+std::span<const at::Tensor> DeepseekV41::row_buffers(int64_t layer) const {
+  return live_buffers_[static_cast<size_t>(layer)];
 }
 
-StepOutputs DeepseekV41::finish(const States& states, const StepInputs& inputs) {
-  StepOutputs outputs;
-  if (inputs.output_rows.size(0) == 0) return outputs;
-  outputs.hidden_states = collapse_and_norm(gather_rows(states[0], inputs.output_rows),
-                                            gather_rows(states[1], inputs.output_rows), norm_, config_.rms_norm_eps);
-  if (inputs.logits_rows.size(0) == 0) return outputs;
-  outputs.logits = linear(gather_rows(outputs.hidden_states, inputs.logits_rows), head_, at::kFloat);
-  return outputs;
+at::Tensor DeepseekV41::finish(const Rows& rows) {
+  return collapse_and_norm(rows[0], rows[1], norm_, config_.rms_norm_eps);
 }
+
+at::Tensor DeepseekV41::logits(const at::Tensor& hidden_states) { return linear(hidden_states, head_, at::kFloat); }
 
 }  // namespace reprise

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/weight_source.h"
 #include "layers/attention.h"
 #include "layers/engram.h"
 #include "layers/hyper_connection.h"
@@ -21,6 +22,7 @@ class DecoderLayer {
   // For every row the layer receives: adds Engram's memory, collapses the streams by the previous block's `pre` and
   // publishes KV. residual [T, S, H] in place; returns the normed attention input [T, H].
   at::Tensor receive(at::Tensor& residual, const at::Tensor& pre, const at::Tensor& engram_rows, KvCache& cache) const;
+  bool has_engram() const { return engram_.has_value(); }
   // For the kept rows: attention and MoE. residual in place; returns the next block's `pre` [T, S].
   at::Tensor compute(at::Tensor& residual, const at::Tensor& x, KvCache& cache, RowBuffers& buffers) const;
 
@@ -35,28 +37,31 @@ class DecoderLayer {
   MixtureOfExperts moe_;
 };
 
-// The text backbone of DeepSeek-V4.1.
+// The text backbone of DeepSeek-V4.1. Its rows: the residual streams [T, S, H]; before a layer the streams' weights
+// `pre` [T, S], between its halves its normed attention input [T, H]; then the Engram rows of the layers still to come,
+// the next one last.
 class DeepseekV41 final : public Model {
  public:
   DeepseekV41(const ModelConfig& config, const ModelOptions& options, WeightSource& weights);
 
-  States run_encoder(const StepInputs& inputs, KvCache& cache) override;
-  States run_replay(const States& states, const StepInputs& inputs, KvCache& cache) override;
-  StepOutputs finish(const States& states, const StepInputs& inputs) override;
-  std::vector<at::Tensor> row_buffers() const override;
+  const ModelFacts& facts() const override { return facts_; }
+  Rows embed(const StepInputs& inputs) override;
+  void receive(int64_t layer, Rows& rows, KvCache& cache) override;
+  void compute(int64_t layer, Rows& rows, KvCache& cache) override;
+  std::span<const at::Tensor> row_buffers(int64_t layer) const override;
+  at::Tensor finish(const Rows& rows) override;
+  at::Tensor logits(const at::Tensor& hidden_states) override;
   int64_t weight_bytes() const override { return weight_bytes_; }
 
  private:
-  // Cuts a layer's states, and the row buffers in place, to the rows it computes.
-  void keep_rows(const at::Tensor& rows, at::Tensor& residual, at::Tensor& x);
-
   ModelConfig config_;
-  int64_t first_cut_;  // the layer within which run_encoder ends: the last KV source, or 0
+  ModelFacts facts_;
   at::Tensor embed_;   // [vocab, H]
   at::Tensor norm_;    // float32 [H]
   PackedWeight head_;  // [vocab, H]
   std::vector<DecoderLayer> layers_;
   RowBuffers buffers_;
+  std::vector<std::vector<at::Tensor>> live_buffers_;  // per layer, see row_buffers()
   int64_t weight_bytes_ = 0;
 };
 

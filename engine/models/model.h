@@ -4,13 +4,10 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
-#include <memory>
-#include <vector>
+#include <span>
 
-#include "checkpoint/weight_source.h"
 #include "context/kv_cache.h"
-#include "layers/row_buffers.h"
-#include "reprise/config.h"
+#include "reprise/model_facts.h"
 #include "reprise/step_inputs.h"
 
 namespace reprise {
@@ -21,31 +18,34 @@ struct ModelOptions {
   int64_t max_rows = 0;        // rows of a step at most
 };
 
-// A decoder in three stages. Between the first two the rows may be trimmed: every layer up to the last KV source has
-// published what later rows read, so what is left of the forward concerns only the rows whose output somebody wants.
+// A step's rows as one layer hands them to the next: tensors with one row per row of the step, hidden states first. No
+// heap: a step in a graph allocates nothing.
+using Rows = c10::SmallVector<at::Tensor, 4>;
+
+// A decoder as its layers. Between the halves of a layer rows may be dropped (replay/layer_walk.h): a layer has then
+// cached what later rows read of it, and what is left of the forward concerns only rows whose output somebody wants. A
+// model never sees which rows those are: all it knows stands in its arguments and the current forward context.
 class Model {
  public:
-  using States = c10::SmallVector<at::Tensor, 4>;  // no heap: a step in a graph allocates nothing
-
   virtual ~Model() = default;
 
-  // Runs the encoder layers on the batch, under the current context, up to the point where the last KV source has
-  // published. Returns per-row states for run_replay.
-  virtual States run_encoder(const StepInputs& inputs, KvCache& cache) = 0;
-  // Runs the rest of the last KV source and the replay layers on the rows that `states` hold, under the current
-  // context.
-  virtual States run_replay(const States& states, const StepInputs& inputs, KvCache& cache) = 0;
-  // Final norm and head of the wanted rows of run_replay's states.
-  virtual StepOutputs finish(const States& states, const StepInputs& inputs) = 0;
+  virtual const ModelFacts& facts() const = 0;
 
-  // Per-row results that run_replay takes from run_encoder beside the states: where the rows are trimmed in between,
-  // these are compacted in place to their first rows.
-  virtual std::vector<at::Tensor> row_buffers() const { return {}; }
+  // The rows that enter the first layer.
+  virtual Rows embed(const StepInputs& inputs) = 0;
+  // For every row that enters a layer: caches KV. Rows are changed in place or replaced.
+  virtual void receive(int64_t layer, Rows& rows, KvCache& cache) = 0;
+  // For the rows that are left: attention, feed-forward.
+  virtual void compute(int64_t layer, Rows& rows, KvCache& cache) = 0;
+  // Per-row results in buffers of fixed size that `layer` or a later one reads and that an earlier one has made: where
+  // rows are dropped between the layer's halves, these are compacted to their first rows.
+  virtual std::span<const at::Tensor> row_buffers([[maybe_unused]] int64_t layer) const { return {}; }
+
+  // Final hidden states [rows, hidden_size] of the last layer's rows, and logits [rows, vocab_size] float32 of those.
+  virtual at::Tensor finish(const Rows& rows) = 0;
+  virtual at::Tensor logits(const at::Tensor& hidden_states) = 0;
 
   virtual int64_t weight_bytes() const = 0;
 };
-
-// The model that config.model_type names, with its weights taken from `weights` (finish() is called).
-std::unique_ptr<Model> make_model(const ModelConfig& config, const ModelOptions& options, WeightSource& weights);
 
 }  // namespace reprise

@@ -139,13 +139,8 @@ void check_switches(const ConfigReader& text, const ConfigReader& top) {
 }  // namespace
 
 ModelConfig load_model_config(const std::string& checkpoint_dir) {
-  REPRISE_REQUIRE(std::filesystem::is_directory(checkpoint_dir), "[load] wanted a checkpoint folder but got ",
-                  checkpoint_dir,
-                  std::filesystem::exists(checkpoint_dir) ? ", which is not a folder" : ", which does not exist");
   const std::string path = (std::filesystem::path(checkpoint_dir) / "config.json").string();
-  REPRISE_REQUIRE(std::filesystem::exists(path), "[load] wanted a Hugging Face checkpoint but ", checkpoint_dir,
-                  " has no config.json");
-  const json top_object = read_json_file(path);
+  const json top_object = read_config_file(checkpoint_dir);
   ModelConfig config;
   config.model_type = require_supported_type(top_object, path);
   const bool nested = top_object.contains("text_config") && !top_object["text_config"].is_null();

@@ -1,11 +1,12 @@
 #include "reprise/decoder_replay_layers.h"
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
+#include <optional>
 #include <utility>
 
 #include "memory/cpu_storage.h"
+#include "replay/narrow_rows.h"
 #include "replay/replay_rows.h"
 #include "replay/row_copy.h"
 #include "reprise/error.h"
@@ -13,21 +14,10 @@
 namespace reprise {
 namespace {
 
-bool copies_as_bytes(const at::Tensor& tensor) {
-  return has_byte_rows(tensor) && !(at::GradMode::is_enabled() && tensor.requires_grad());
-}
-
 at::DimVector with_rows(const at::Tensor& tensor, int64_t num_rows) {
   at::DimVector sizes(tensor.sizes());
   sizes[0] = num_rows;
   return sizes;
-}
-
-at::Tensor gather(const at::Tensor& state, const ReplayRows& kept, WarmBuffers& warm_buffers, size_t input) {
-  if (!copies_as_bytes(state)) return state.index_select(0, kept.index_on(state.device()));
-  const at::Tensor gathered = warm_buffers.take(input, with_rows(state, kept.size()), state.options());
-  gather_rows(state, kept, gathered);
-  return gathered;
 }
 
 at::Tensor scatter(const at::Tensor& layer_output, const ReplayRows& kept, int64_t num_rows) {
@@ -37,15 +27,8 @@ at::Tensor scatter(const at::Tensor& layer_output, const ReplayRows& kept, int64
         .index_copy_(0, kept.index_on(output.device()).to(at::kLong), output);
   }
   const at::Tensor scattered = lazy_zeros(with_rows(output, num_rows), output.options());
-  scatter_rows(output, kept, scattered);
+  scatter_runs(output, kept.runs(), /*in_any_order=*/kept.ascend(), scattered);
   return scattered;
-}
-
-// In place and right for rows in any order: the kept rows leave the buffer before any comes back.
-void compact(const at::Tensor& buffer, const ReplayRows& kept) {
-  if (kept.is_one_run() && kept.first() == 0) return;
-  const at::Tensor rows = buffer.index_select(0, kept.index_on(buffer.device()));
-  buffer.narrow(0, 0, kept.size()).copy_(rows);
 }
 
 void check_inputs(const ReplayRows& kept, const std::vector<at::Tensor>& inputs,
@@ -97,20 +80,16 @@ void DecoderReplayLayers::set_row_buffers(States row_buffers) {
 DecoderReplayLayers::States DecoderReplayLayers::run_on_rows(const ReplayRows& kept, const States& inputs,
                                                              bool allow_views) {
   check_inputs(kept, inputs, row_buffers_);
-  for (const at::Tensor& buffer : row_buffers_) compact(buffer, kept);
-  States gathered;
-  gathered.reserve(inputs.size());
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].defined()) {
-      gathered.emplace_back();
-    } else if (allow_views && kept.is_one_run()) {
-      gathered.push_back(inputs[i].narrow(0, kept.first(), kept.size()));
-    } else {
-      gathered.push_back(gather(inputs[i], kept, *warm_buffers_, i));
-    }
-  }
-  const ScopedForwardContext scope(forward_context);
-  return run_layers_(gathered);
+  Rows rows_kept(inputs.begin(), inputs.end());
+  std::optional<ScopedForwardContext> scope;
+  narrow_rows(rows_kept,
+              {.runs = kept.runs(),
+               .ascend = kept.ascend(),
+               .index = rows,
+               .allow_views = allow_views,
+               .copies = warm_buffers_.get()},
+              row_buffers_, forward_context, scope);
+  return run_layers_({rows_kept.begin(), rows_kept.end()});
 }
 
 DecoderReplayLayers::States DecoderReplayLayers::operator()(const States& inputs) {

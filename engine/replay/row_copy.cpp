@@ -1,6 +1,7 @@
 #include "replay/row_copy.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -31,27 +32,28 @@ int64_t row_stride_bytes(const at::Tensor& tensor) {
 // Calls copy(batch row, kept row, count) for every stretch of consecutive rows; in order of kept rows unless
 // `parallel`.
 template <typename Copy>
-void for_each_stretch(const ReplayRows& rows, int64_t bytes_per_row, bool parallel, const Copy& copy) {
+void for_each_stretch(const RowRuns& rows, int64_t bytes_per_row, bool parallel, const Copy& copy) {
   const auto copy_kept = [&](int64_t begin, int64_t end) {
     auto run = std::upper_bound(rows.runs().begin(), rows.runs().end(), begin,
-                                [](int64_t kept, const RowRun& r) { return kept < r.kept; });
-    for (--run; run != rows.runs().end() && run->kept < end; ++run) {
-      const int64_t first = std::max(begin, run->kept);
-      const int64_t last = std::min(end, run->kept + run->count);
-      copy(run->batch + first - run->kept, first, last - first);
+                                [](int64_t kept, const RowRun& r) { return kept < r.to; });
+    for (--run; run != rows.runs().end() && run->to < end; ++run) {
+      const int64_t first = std::max(begin, run->to);
+      const int64_t last = std::min(end, run->to + run->count);
+      copy(run->from + first - run->to, first, last - first);
     }
   };
-  if (rows.size() == 0 || bytes_per_row == 0) return;
+  if (rows.num_rows() == 0 || bytes_per_row == 0) return;
   if (parallel) {
-    at::parallel_for(0, rows.size(), std::max<int64_t>(1, kGrainBytes / bytes_per_row), copy_kept);
+    at::parallel_for(0, rows.num_rows(), std::max<int64_t>(1, kGrainBytes / bytes_per_row), copy_kept);
   } else {
-    copy_kept(0, rows.size());
+    copy_kept(0, rows.num_rows());
   }
 }
 
 }  // namespace
 
-bool has_byte_rows(const at::Tensor& tensor) {
+bool copies_as_bytes(const at::Tensor& tensor) {
+  if (at::GradMode::is_enabled() && tensor.requires_grad()) return false;
   if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_conj() ||
       tensor.is_neg() || tensor._is_zerotensor() || tensor.unsafeGetTensorImpl()->is_python_dispatch()) {
     return false;
@@ -64,12 +66,12 @@ bool has_byte_rows(const at::Tensor& tensor) {
   return true;
 }
 
-void gather_rows(const at::Tensor& batch, const ReplayRows& rows, const at::Tensor& kept) {
+void gather_runs(const at::Tensor& batch, const RowRuns& rows, const at::Tensor& kept) {
   const int64_t bytes = row_bytes(batch);
   const int64_t stride = row_stride_bytes(batch);
   const auto* from = static_cast<const std::byte*>(batch.const_data_ptr());
   auto* to = static_cast<std::byte*>(kept.mutable_data_ptr());
-  const bool streams = rows.size() * bytes > kStreamBytes;
+  const bool streams = rows.num_rows() * bytes > kStreamBytes;
   const auto copy = [streams](std::byte* target, const std::byte* source, int64_t size) {
     if (streams) {
       stream_copy(target, source, static_cast<size_t>(size));
@@ -88,11 +90,11 @@ void gather_rows(const at::Tensor& batch, const ReplayRows& rows, const at::Tens
   });
 }
 
-void scatter_rows(const at::Tensor& kept, const ReplayRows& rows, const at::Tensor& batch) {
+void scatter_runs(const at::Tensor& kept, const RowRuns& rows, bool in_any_order, const at::Tensor& batch) {
   const int64_t bytes = row_bytes(batch);
   const auto* from = static_cast<const std::byte*>(kept.const_data_ptr());
   auto* to = static_cast<std::byte*>(batch.mutable_data_ptr());
-  for_each_stretch(rows, bytes, rows.ascend(), [=](int64_t batch_row, int64_t kept_row, int64_t count) {
+  for_each_stretch(rows, bytes, in_any_order, [=](int64_t batch_row, int64_t kept_row, int64_t count) {
     populate_pages(to + batch_row * bytes, static_cast<size_t>(count * bytes));
     std::memcpy(to + batch_row * bytes, from + kept_row * bytes, static_cast<size_t>(count * bytes));
   });

@@ -13,6 +13,7 @@
 #include "inputs/engram_vocabulary.h"
 #include "reprise/error.h"
 #include "runtime/engine_checks.h"
+#include "runtime/load_engine.h"
 #include "runtime/model_runner.h"
 #include "runtime/replay_mode.h"
 #include "runtime/request_state.h"
@@ -31,9 +32,9 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-EngineConfig complete(EngineConfig config, const std::string& checkpoint_dir, const ModelConfig& model) {
+EngineConfig complete(EngineConfig config, const std::string& checkpoint_dir, const ModelFacts& model) {
   config = check_engine_config(std::move(config), model);
-  if (model.engram_layer_ids.empty()) {
+  if (model.engram.layer_ids.empty()) {
     config.engram_vocabulary.clear();
   } else if (config.engram_vocabulary.empty()) {
     config.engram_vocabulary = read_engram_vocabulary(checkpoint_dir, model);
@@ -43,24 +44,15 @@ EngineConfig complete(EngineConfig config, const std::string& checkpoint_dir, co
   return config;
 }
 
-SchedulerConfig scheduler_config(const ModelConfig& model, const EngineConfig& engine, const CacheSizes& sizes,
+SchedulerConfig scheduler_config(const ModelFacts& model, const EngineConfig& engine, const CacheSizes& sizes,
                                  ReplayMode replay) {
-  int64_t max_ratio = 1;
-  for (const int64_t source : model.kv_source_layer_ids) {
-    max_ratio = std::max(max_ratio, model.compress_ratios[static_cast<size_t>(source)]);
-  }
-  return {.decoder = {.num_layers = model.num_hidden_layers,
-                      .num_encoder_layers = model.num_encoder_layers(),
-                      .window = model.sliding_window},
+  return {.model = model,
           .max_num_seqs = engine.max_num_seqs,
           .max_num_batched_tokens = engine.max_num_batched_tokens,
           .max_model_len = sizes.max_model_len,
           .max_waiting = engine.max_waiting,
           .page_size = engine.page_size,
-          .max_compress_ratio = max_ratio,
-          .num_window_pages = sizes.num_window_pages,
-          .num_compressed_pages = sizes.num_compressed_pages,
-          .has_compressed_group = !model.kv_source_layer_ids.empty(),
+          .num_pages = sizes.num_pages,
           .enable_prefix_caching = engine.enable_prefix_caching,
           .prefix_rebuild = engine.prefix_rebuild,
           .replay = replay,
@@ -71,11 +63,12 @@ SchedulerConfig scheduler_config(const ModelConfig& model, const EngineConfig& e
 
 class Engine::Impl {
  public:
-  Impl(const std::string& checkpoint_dir, EngineConfig config)
-      : model_(load_model_config(checkpoint_dir)),
+  Impl(const std::string& checkpoint_dir, EngineConfig config, std::span<const Family> families)
+      : decoder_(read_decoder(checkpoint_dir, families)),
+        model_(decoder_->facts()),
         config_(complete(std::move(config), checkpoint_dir, model_)),
         replay_(decide_replay(config_.replay, model_)),
-        runner_(checkpoint_dir, model_, config_),
+        runner_(checkpoint_dir, *decoder_, config_),
         scheduler_(scheduler_config(model_, config_, runner_.cache_sizes(), replay_.mode)) {}
 
   RequestId submit(Request request) {
@@ -187,18 +180,17 @@ class Engine::Impl {
                       .preemptions = totals.preemptions,
                       .replay_mode = replay_.mode,
                       .replay_reason = replay_.reason,
-                      .num_encoder_layers = model_.num_encoder_layers(),
-                      .num_replay_layers = model_.num_hidden_layers - model_.num_encoder_layers(),
+                      .num_encoder_layers = model_.num_encoder_layers,
+                      .num_replay_layers = model_.num_replay_layers(),
                       .weight_bytes = runner_.weight_bytes(),
                       .load_notice = runner_.load_notice(),
                       .max_model_len = sizes.max_model_len};
     for (const int64_t rows : totals.replay_rows_by_layer) stats.replay_rows_run += rows;
     stats.cache_groups = describe_cache_groups(model_, config_, runner_.dtype(), sizes);
-    for (auto& group : stats.cache_groups) {
-      if (group.name == "window") group.free_pages = scheduler_.page_stats(CacheGroup::kWindow).free_pages;
-      if (group.name == "compressed") group.free_pages = scheduler_.page_stats(CacheGroup::kCompressed).free_pages;
-      if (group.name == "partial") group.free_pages -= scheduler_.num_running();
-    }
+    for (size_t group = 0; group < model_.groups.size(); ++group)
+      stats.cache_groups[group].free_pages = scheduler_.page_stats(static_cast<int32_t>(group)).free_pages;
+    if (stats.cache_groups.size() > model_.groups.size())
+      stats.cache_groups.back().free_pages -= scheduler_.num_running();  // a page per request
     return stats;
   }
 
@@ -209,7 +201,7 @@ class Engine::Impl {
   }
   bool is_looping() const { return looping_; }
 
-  const ModelConfig& model() const { return model_; }
+  const ModelFacts& model() const { return model_; }
   const EngineConfig& config() const { return config_; }
 
  private:
@@ -349,7 +341,8 @@ class Engine::Impl {
     return outputs;
   }
 
-  ModelConfig model_;
+  std::unique_ptr<Decoder> decoder_;
+  const ModelFacts& model_;
   EngineConfig config_;
   ReplayDecision replay_;
   ModelRunner runner_;
@@ -371,8 +364,13 @@ Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;
 
 std::unique_ptr<Engine> Engine::load(const std::string& checkpoint_dir, EngineConfig config) {
+  return load_engine(checkpoint_dir, std::move(config), families());
+}
+
+std::unique_ptr<Engine> load_engine(const std::string& checkpoint_dir, EngineConfig config,
+                                    std::span<const Family> families) {
   const c10::InferenceMode inference;
-  return std::unique_ptr<Engine>(new Engine(std::make_unique<Impl>(checkpoint_dir, std::move(config))));
+  return std::make_unique<Engine>(std::make_unique<Engine::Impl>(checkpoint_dir, std::move(config), families));
 }
 
 RequestId Engine::submit(Request request) {
@@ -395,7 +393,7 @@ int64_t Engine::abort_all() { return impl_->abort_all(); }
 bool Engine::has_unfinished() const { return impl_->has_unfinished(); }
 EngineStats Engine::stats() const { return impl_->stats(); }
 void Engine::check_integrity() const { impl_->check_integrity(); }
-const ModelConfig& Engine::model_config() const { return impl_->model(); }
+const ModelFacts& Engine::model_facts() const { return impl_->model(); }
 const EngineConfig& Engine::config() const { return impl_->config(); }
 
 }  // namespace reprise

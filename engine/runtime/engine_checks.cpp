@@ -19,7 +19,7 @@ constexpr int64_t kMaxNumThreads = 1024;
 
 }  // namespace
 
-EngineConfig check_engine_config(EngineConfig config, const ModelConfig& model) {
+EngineConfig check_engine_config(EngineConfig config, const ModelFacts& model) {
   constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
   const auto within = [](const char* name, int64_t value, int64_t least, int64_t most) {
     REPRISE_REQUIRE(value >= least, "[load] wanted ", name, " of at least ", least, " but got ", value);
@@ -45,15 +45,15 @@ EngineConfig check_engine_config(EngineConfig config, const ModelConfig& model) 
   REPRISE_REQUIRE(config.max_model_len <= model.max_position_embeddings,
                   "[load] wanted max_model_len of at most the model's ", model.max_position_embeddings,
                   " positions but got ", config.max_model_len);
-  for (const int64_t source : model.kv_source_layer_ids) {
-    const int64_t ratio = model.compress_ratios[static_cast<size_t>(source)];
-    REPRISE_REQUIRE(config.page_size % ratio == 0, "[load] wanted a page_size that is a multiple of compress ratio ",
-                    ratio, " (layer ", source, ") but got ", config.page_size);
+  for (const CellFacts& cells : model.cells) {
+    REPRISE_REQUIRE(config.page_size % cells.ratio == 0,
+                    "[load] wanted a page_size that is a multiple of compress ratio ", cells.ratio, " but got ",
+                    config.page_size);
   }
   return config;
 }
 
-void check_request(const Request& request, const ModelConfig& model, int64_t max_model_len) {
+void check_request(const Request& request, const ModelFacts& model, int64_t max_model_len) {
   const auto& prompt = request.prompt_token_ids;
   REPRISE_REQUIRE(!prompt.empty(), "[submit] wanted a prompt of at least 1 token but got none");
   for (size_t i = 0; i < prompt.size(); ++i) {

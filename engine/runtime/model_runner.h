@@ -6,10 +6,11 @@
 #include <vector>
 
 #include "context/kv_cache.h"
-#include "graphs/graphed_model.h"
+#include "graphs/graphed_walk.h"
+#include "graphs/replay_dispatcher.h"
 #include "memory/tensor_cache.h"
+#include "models/family.h"
 #include "models/model.h"
-#include "replay/replay_dispatcher.h"
 #include "reprise/config.h"
 #include "reprise/model_state.h"
 #include "reprise/step_plan.h"
@@ -21,7 +22,7 @@ namespace reprise {
 class ModelRunner {
  public:
   // `engine` is checked and holds the Engram vocabulary where the model needs one.
-  ModelRunner(const std::string& checkpoint_dir, const ModelConfig& model, const EngineConfig& engine);
+  ModelRunner(const std::string& checkpoint_dir, const Decoder& decoder, const EngineConfig& engine);
 
   // Valid until the next call.
   const StepInputs& prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows);
@@ -37,7 +38,6 @@ class ModelRunner {
  private:
   void poison_new_pages(const StepPlan& plan);
 
-  bool poison_;
   TensorCache tensors_;  // of the steps
   at::ScalarType dtype_;
   std::string load_notice_;
@@ -46,7 +46,7 @@ class ModelRunner {
   KvCache cache_;
   ModelState state_;
   StepInputs inputs_;
-  std::unique_ptr<GraphedModel> graphs_;  // null without graph buckets
+  std::unique_ptr<GraphedWalk> graphs_;  // null without graph buckets
   ReplayDispatcher dispatcher_;
 };
 

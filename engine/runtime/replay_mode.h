@@ -3,6 +3,7 @@
 #include <string>
 
 #include "reprise/config.h"
+#include "reprise/model_facts.h"
 
 namespace reprise {
 
@@ -13,6 +14,6 @@ struct ReplayDecision {
 };
 
 // What a model can do of the mode asked for.
-ReplayDecision decide_replay(ReplayMode wanted, const ModelConfig& config);
+ReplayDecision decide_replay(ReplayMode wanted, const ModelFacts& model);
 
 }  // namespace reprise

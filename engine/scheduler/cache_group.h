@@ -3,15 +3,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "reprise/step_plan.h"
-
 namespace reprise {
 
-inline constexpr CacheGroup kCacheGroups[kNumCacheGroups] = {CacheGroup::kWindow, CacheGroup::kCompressed};
-inline const char* to_string(CacheGroup group) { return group == CacheGroup::kWindow ? "window" : "compressed"; }
-
-// Facts of one cache group: how token positions map to pages and how long a row stays readable.
-struct CacheGroupFacts {
+// The pages of one cache group: how token positions map to them and how long a row stays readable.
+struct GroupPages {
   int64_t page_size = 0;  // tokens
   int64_t num_pages = 0;  // the pad page included
   int64_t window = 0;     // rows kept behind the next one; 0 = every row stays readable

@@ -4,40 +4,31 @@
 #include <optional>
 
 #include "reprise/config.h"
+#include "reprise/model_facts.h"
 #include "reprise/step_plan.h"
 
 namespace reprise {
-
-// What a row plan needs to know of a decoder.
-struct DecoderFacts {
-  int64_t num_layers = 0;
-  int64_t num_encoder_layers = 0;    // layers up to and including the last KV source
-  int64_t window = 0;                // W: a row reads window keys p-W+1..p
-  bool replay_layers_own_kv = true;  // false: the layers after the last KV source cache no window KV of their own
-
-  int64_t num_replay_layers() const { return num_layers - num_encoder_layers; }
-};
 
 // The rows that each layer receives and computes for a prompt of `prompt_length` tokens, whatever its chunks. Every
 // threshold is at most prompt_length - 1, so generated rows run everywhere. Trims nothing (all zero) under kOff, under
 // kStep (which is planned step by step, see below) and when the decoder has no encoder or no replay layers. Throws
 // std::invalid_argument for kLastRow when the replay layers own KV: later rows would read what nobody wrote.
-RowPlan make_row_plan(ReplayMode mode, int64_t prompt_length, const DecoderFacts& facts);
+RowPlan make_row_plan(ReplayMode mode, int64_t prompt_length, const ModelFacts& facts);
 
 // Policy kStep: the replay layers keep the last min(W, num_rows) of the step's prompt rows [start, start + num_rows). A
 // trimmed request reads no window key below its kept rows; an untrimmed one (num_rows <= W) keeps what it had.
-RowPlan make_step_row_plan(int64_t start, int64_t num_rows, const DecoderFacts& facts);
+RowPlan make_step_row_plan(int64_t start, int64_t num_rows, const ModelFacts& facts);
 
 // The plan after a prefix-cache hit of `hit` tokens (below prompt_length): which rows each layer runs again to rebuild
 // the window KV that is not cached. Walks the layers backwards from what must be right: every row >= hit in the encoder
 // layers, and the rows that the replay plan keeps (all rows >= hit where nothing is trimmed); a computed row needs the
-// W-1 rows before it received.
+// W-1 rows before it received, unless the layer's KV is cached with the prefix.
 //   kExact    as far as dependencies reach; equal to a cold run.
 //   kBounded  no further than hit - W, and no window key below it is read: an approximation.
 // The request starts at layers[0].first_received. Empty when that saves nothing: the hit is no longer than its halo
 // (bounded: W).
 std::optional<RowPlan> make_hit_row_plan(ReplayMode mode, int64_t prompt_length, int64_t hit, PrefixRebuild rebuild,
-                                         const DecoderFacts& facts);
+                                         const ModelFacts& facts);
 
 bool trims_nothing(const RowPlan& plan);
 

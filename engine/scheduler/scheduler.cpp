@@ -9,11 +9,11 @@ namespace reprise {
 namespace {
 
 const SchedulerConfig& checked(const SchedulerConfig& config) {
-  const DecoderFacts& decoder = config.decoder;
-  REPRISE_REQUIRE(decoder.num_layers >= 1 && decoder.window >= 1 && decoder.num_encoder_layers >= 0 &&
-                      decoder.num_encoder_layers <= decoder.num_layers,
-                  "[scheduler] wanted at least one layer, a window and 0 to num_layers encoder layers but got ",
-                  decoder.num_layers, " layers, window ", decoder.window, ", ", decoder.num_encoder_layers,
+  const ModelFacts& model = config.model;
+  REPRISE_REQUIRE(model.num_layers() >= 1 && model.num_encoder_layers >= 0 &&
+                      model.num_encoder_layers <= model.num_layers() && !model.groups.empty(),
+                  "[scheduler] wanted at least one layer and cache group and 0 to num_layers encoder layers but got ",
+                  model.num_layers(), " layers, ", model.groups.size(), " groups, ", model.num_encoder_layers,
                   " encoder layers");
   REPRISE_REQUIRE(config.max_num_seqs >= 1, "[scheduler] wanted max_num_seqs >= 1 but got ", config.max_num_seqs);
   REPRISE_REQUIRE(
@@ -21,16 +21,19 @@ const SchedulerConfig& checked(const SchedulerConfig& config) {
       "[scheduler] wanted max_num_batched_tokens from 1 to 2^31 - 1 but got ", config.max_num_batched_tokens);
   REPRISE_REQUIRE(config.max_model_len >= 1, "[scheduler] wanted max_model_len >= 1 but got ", config.max_model_len);
   REPRISE_REQUIRE(config.max_waiting >= 0, "[scheduler] wanted max_waiting >= 0 but got ", config.max_waiting);
+  const int64_t ratio = model.max_ratio();
+  REPRISE_REQUIRE(config.page_size >= 1 && config.page_size % ratio == 0,
+                  "[scheduler] wanted a page_size that is a multiple of the compress ratio ", ratio, " but got ",
+                  config.page_size);
+  REPRISE_REQUIRE(config.num_pages.size() == model.groups.size(), "[scheduler] wanted page counts of ",
+                  model.groups.size(), " cache groups but got ", config.num_pages.size());
+  for (size_t group = 0; group < model.groups.size(); ++group) {
+    REPRISE_REQUIRE(config.num_pages[group] >= 2, "[scheduler] wanted at least one ", model.groups[group].name,
+                    " page besides the pad page but got ", config.num_pages[group] - 1);
+  }
   REPRISE_REQUIRE(
-      config.max_compress_ratio >= 1 && config.page_size >= 1 && config.page_size % config.max_compress_ratio == 0,
-      "[scheduler] wanted a page_size that is a multiple of the compress ratio ", config.max_compress_ratio,
-      " but got ", config.page_size);
-  REPRISE_REQUIRE(config.num_window_pages >= 2,
-                  "[scheduler] wanted at least one window page besides the pad page but got ",
-                  config.num_window_pages - 1);
-  REPRISE_REQUIRE(!config.has_compressed_group || config.num_compressed_pages >= 2,
-                  "[scheduler] wanted at least one compressed page besides the pad page but got ",
-                  config.num_compressed_pages - 1);
+      std::count_if(model.groups.begin(), model.groups.end(), [](const auto& g) { return g.cacheable; }) <= 1,
+      "[scheduler] wanted at most one cacheable group");
   return config;
 }
 
@@ -41,15 +44,18 @@ PrefixRebuild resolved_rebuild(const SchedulerConfig& config) {
 
 }  // namespace
 
-Scheduler::Scheduler(SchedulerConfig config)
-    : config_(checked(config)),
-      groups_{CacheGroupFacts{config_.page_size, config_.num_window_pages, config_.decoder.window},
-              CacheGroupFacts{config_.page_size, config_.has_compressed_group ? config_.num_compressed_pages : 1, 0}},
-      pools_{PagePool(groups_[0].num_pages), PagePool(groups_[1].num_pages)},
-      prefix_rebuild_(resolved_rebuild(config_)) {
-  // Without a compressed group nothing that outlives the window could be shared.
-  if (config_.enable_prefix_caching && config_.has_compressed_group) {
-    prefix_cache_.emplace(pool(CacheGroup::kCompressed), config_.page_size);
+Scheduler::Scheduler(SchedulerConfig config) : config_(checked(config)), prefix_rebuild_(resolved_rebuild(config_)) {
+  const auto& groups = config_.model.groups;
+  for (size_t group = 0; group < groups.size(); ++group) {
+    groups_.push_back({config_.page_size, config_.num_pages[group], groups[group].window});
+    pools_.emplace_back(config_.num_pages[group]);
+  }
+  wanted_entries_.resize(groups.size());
+  // Without a cacheable group nothing that outlives the window could be shared.
+  const auto cacheable = std::find_if(groups.begin(), groups.end(), [](const auto& g) { return g.cacheable; });
+  if (config_.enable_prefix_caching && cacheable != groups.end()) {
+    cacheable_group_ = static_cast<size_t>(cacheable - groups.begin());
+    prefix_cache_.emplace(pools_[cacheable_group_], config_.page_size);
   }
   for (int64_t slot = config_.max_num_seqs - 1; slot >= 0; --slot) free_slots_.push_back(static_cast<int32_t>(slot));
   const auto seats = static_cast<size_t>(config_.max_num_seqs);
@@ -57,8 +63,8 @@ Scheduler::Scheduler(SchedulerConfig config)
   scheduled_.reserve(seats);
   prefills_.reserve(seats);
   plan_.sequences.reserve(seats);
-  plan_.block_table_updates.reserve(2 * seats);
-  totals_.replay_rows_by_layer.assign(static_cast<size_t>(config_.decoder.num_replay_layers()), 0);
+  plan_.block_table_updates.reserve(groups.size() * seats);
+  totals_.replay_rows_by_layer.assign(static_cast<size_t>(config_.model.num_replay_layers()), 0);
 }
 
 Scheduler::~Scheduler() = default;
@@ -110,46 +116,51 @@ void Scheduler::schedule_prefills() {
 
 // A chunk of a running prompt: as many rows as the budget and the window pages allow.
 void Scheduler::run_chunk(Sequence& sequence) {
+  // Groups without a window hold pages for all of its tokens already.
   const auto fitting_rows = [&] {
-    const int64_t entries = sequence.table(CacheGroup::kWindow).num_entries() + pool(CacheGroup::kWindow).num_free();
-    return entries * config_.page_size - sequence.num_computed;
+    int64_t rows = sequence.num_remaining();
+    for (size_t group = 0; group < groups_.size(); ++group) {
+      if (groups_[group].window == 0) continue;
+      const int64_t entries = sequence.tables[group].num_entries() + pools_[group].num_free();
+      rows = std::min(rows, entries * config_.page_size - sequence.num_computed);
+    }
+    return rows;
   };
   // Makes room at the expense of later requests that have no row in this step yet.
   for (size_t i = running_.size(); fitting_rows() <= 0 && running_[i - 1] != &sequence; --i) {
     if (running_[i - 1]->scheduled_step != step_) preempt(i - 1);
   }
-  const int64_t num_rows = std::min({budget_, sequence.num_remaining(), fitting_rows()});
+  const int64_t num_rows = std::min(budget_, fitting_rows());
   if (num_rows <= 0) {
     admission_open_ = false;
     return;
   }
   const bool grown = grow(sequence, num_rows);
-  REPRISE_ENSURE(grown, "request ", sequence.id, " holds no compressed pages for its ", sequence.num_tokens(),
-                 " tokens");
+  REPRISE_ENSURE(grown, "request ", sequence.id, " holds no pages for its ", sequence.num_tokens(), " tokens");
   schedule(sequence, num_rows);
 }
 
-// Pages for the next `num_rows` rows in every group; compressed pages at least for all known tokens. All or nothing.
+// Pages for the next `num_rows` rows in every group; in those without a window for all known tokens. All or nothing.
 bool Scheduler::grow(Sequence& sequence, int64_t num_rows) {
-  std::array<int64_t, kNumCacheGroups> wanted{};
   bool enough = true;
   bool any = false;
-  for (CacheGroup which : kCacheGroups) {
-    if (!has_group(which)) continue;
-    const int64_t held = sequence.table(which).num_entries();
-    const int64_t rows = which == CacheGroup::kWindow ? sequence.num_computed + num_rows : sequence.num_tokens();
-    if (rows <= held * config_.page_size) continue;
-    wanted[static_cast<size_t>(which)] = group(which).entries_for(rows);
-    enough = enough && wanted[static_cast<size_t>(which)] - held <= pool(which).num_free();
-    any = true;
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    const int64_t held = sequence.tables[group].num_entries();
+    const int64_t rows = groups_[group].window > 0 ? sequence.num_computed + num_rows : sequence.num_tokens();
+    wanted_entries_[group] = std::max(held, groups_[group].entries_for(rows));
+    enough = enough && wanted_entries_[group] - held <= pools_[group].num_free();
+    any = any || wanted_entries_[group] > held;
   }
   if (!any || !enough) return enough;
-  for (CacheGroup which : kCacheGroups) {
-    BlockTable& table = sequence.table(which);
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    BlockTable& table = sequence.tables[group];
     const int64_t held = table.num_entries();
-    table.grow_to(wanted[static_cast<size_t>(which)], pool(which));
+    table.grow_to(wanted_entries_[group], pools_[group]);
     for (int64_t entry = held; entry < table.num_entries(); ++entry) {
-      plan_.block_table_updates.push_back({which, sequence.state_slot, static_cast<int32_t>(entry), table.page(entry)});
+      plan_.block_table_updates.push_back({.group = static_cast<int32_t>(group),
+                                           .state_slot = sequence.state_slot,
+                                           .index = static_cast<int32_t>(entry),
+                                           .page = table.page(entry)});
     }
   }
   return true;
@@ -175,7 +186,7 @@ void Scheduler::schedule(Sequence& sequence, int64_t num_rows) {
     if (sequence.replay == ReplayMode::kStep && !sequence.needs_every_row) {
       // Counted to the prompt's end: generated rows that are recomputed in this chunk are never trimmed.
       const int64_t prompt_rows = std::min(end, sequence.prompt_length) - start;
-      RowPlan rows = make_step_row_plan(start, prompt_rows, config_.decoder);
+      RowPlan rows = make_step_row_plan(start, prompt_rows, config_.model);
       if (!trims_nothing(rows)) scheduled.row_plan = std::make_shared<const RowPlan>(std::move(rows));
     } else {
       scheduled.row_plan = sequence.row_plan;
@@ -228,8 +239,10 @@ void Scheduler::commit(std::span<const SequenceResult> results) {
     if (scheduled.start < sequence.prompt_length) count_prompt_rows(sequence, scheduled);
     sequence.num_computed += scheduled.num_rows;
     if (prefix_cache_) publish(sequence);
-    sequence.table(CacheGroup::kWindow)
-        .release_below(group(CacheGroup::kWindow).first_live_entry(sequence.num_computed));
+    for (size_t group = 0; group < groups_.size(); ++group) {
+      if (groups_[group].window > 0)
+        sequence.tables[group].release_below(groups_[group].first_live_entry(sequence.num_computed));
+    }
     if (result == nullptr) continue;
     if (result->token.has_value()) {
       sequence.tokens.push_back(*result->token);
@@ -266,9 +279,9 @@ void Scheduler::count_prompt_rows(Sequence& sequence, const ScheduledSequence& s
   if (sequence.reads_prompt_logits) sequence.prompt_logits_read = std::max(sequence.prompt_logits_read, end);
   sequence.facts.encoder_rows_run += num_rows;
   totals_.encoder_rows_run += num_rows;
-  for (int64_t k = 0; k < config_.decoder.num_replay_layers(); ++k) {
+  for (int64_t k = 0; k < config_.model.num_replay_layers(); ++k) {
     const int64_t rows =
-        count_computed(scheduled.row_plan.get(), config_.decoder.num_encoder_layers + k, scheduled.start, num_rows);
+        count_computed(scheduled.row_plan.get(), config_.model.num_encoder_layers + k, scheduled.start, num_rows);
     sequence.facts.replay_rows_by_layer[static_cast<size_t>(k)] += rows;
     totals_.replay_rows_by_layer[static_cast<size_t>(k)] += rows;
   }
@@ -333,8 +346,9 @@ const RequestFacts* Scheduler::facts(RequestId id) const {
   return nullptr;
 }
 
-PageStats Scheduler::page_stats(CacheGroup which) const {
-  return {group(which).usable_pages(), pool(which).num_free(), pool(which).num_cached(), config_.page_size};
+PageStats Scheduler::page_stats(int32_t group) const {
+  const PagePool& pool = pools_.at(static_cast<size_t>(group));
+  return {groups_[static_cast<size_t>(group)].usable_pages(), pool.num_free(), pool.num_cached(), config_.page_size};
 }
 
 }  // namespace reprise

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "reprise/config.h"
+#include "reprise/model_facts.h"
 #include "reprise/step_plan.h"
 #include "scheduler/cache_group.h"
 #include "scheduler/page_pool.h"
@@ -20,16 +21,13 @@
 namespace reprise {
 
 struct SchedulerConfig {
-  DecoderFacts decoder;
+  ModelFacts model;
   int64_t max_num_seqs = 64;              // sequences running at once; state slots
   int64_t max_num_batched_tokens = 2048;  // rows per step
   int64_t max_model_len = 0;              // prompt + generated tokens
   int64_t max_waiting = 0;                // waiting requests before add() refuses; 0 = no limit
-  int64_t page_size = 64;                 // tokens; a multiple of max_compress_ratio
-  int64_t max_compress_ratio = 1;
-  int64_t num_window_pages = 0;      // the pad page included
-  int64_t num_compressed_pages = 0;  // the pad page included
-  bool has_compressed_group = true;
+  int64_t page_size = 64;                 // tokens; a multiple of every ratio
+  std::vector<int64_t> num_pages;         // per cache group, the pad page included
   bool enable_prefix_caching = false;
   PrefixRebuild prefix_rebuild = PrefixRebuild::kAuto;
   ReplayMode replay = ReplayMode::kBounded;  // what kAuto follows
@@ -94,7 +92,7 @@ class Scheduler {
   const SchedulerTotals& totals() const { return totals_; }
   // Of an unfinished request, or of one that ended since the last plan(); null for others.
   const RequestFacts* facts(RequestId id) const;
-  PageStats page_stats(CacheGroup group) const;
+  PageStats page_stats(int32_t group) const;
   const SchedulerConfig& config() const { return config_; }
 
   // Throws std::logic_error when pools, block tables, slots and queues disagree.
@@ -129,16 +127,13 @@ class Scheduler {
   void release(Sequence& sequence);
   void retire(Sequence& sequence);
   void count_prompt_rows(Sequence& sequence, const ScheduledSequence& scheduled);
-  bool has_group(CacheGroup group) const { return group == CacheGroup::kWindow || config_.has_compressed_group; }
-  PagePool& pool(CacheGroup group) { return pools_[static_cast<size_t>(group)]; }
-  const PagePool& pool(CacheGroup group) const { return pools_[static_cast<size_t>(group)]; }
-  const CacheGroupFacts& group(CacheGroup group) const { return groups_[static_cast<size_t>(group)]; }
 
   SchedulerConfig config_;
-  std::array<CacheGroupFacts, kNumCacheGroups> groups_;
-  std::array<PagePool, kNumCacheGroups> pools_;  // before the sequences, whose pages return to them
-  std::optional<PrefixCache> prefix_cache_;      // of the compressed group
-  PrefixRebuild prefix_rebuild_;                 // never kAuto
+  std::vector<GroupPages> groups_;
+  std::deque<PagePool> pools_;               // per group; before the sequences, whose pages return to them
+  size_t cacheable_group_ = 0;               // where there is a prefix cache
+  std::optional<PrefixCache> prefix_cache_;  // of the cacheable group
+  PrefixRebuild prefix_rebuild_;             // never kAuto
   std::unordered_map<RequestId, std::unique_ptr<Sequence>> sequences_;
   std::vector<std::unique_ptr<Sequence>>
       retired_;                     // ended since the last plan(), whose spans may still point to their tokens
@@ -153,6 +148,7 @@ class Scheduler {
   std::vector<Sequence*> prefills_;
   std::vector<BlockHash> pending_blocks_;  // complete once the step has run
   std::vector<int32_t> hit_pages_;         // of the request that is being admitted
+  std::vector<int64_t> wanted_entries_;    // per group, of the request that grows
   int64_t step_ = 0;
   int64_t budget_ = 0;  // rows the step may still take
   bool admission_open_ = false;

@@ -18,13 +18,12 @@ void Scheduler::add(SequenceRequest request) {
       "[submit] wanted at most ", config_.max_model_len, " tokens (max_model_len) but got a prompt of ", prompt_length,
       " and max_tokens ", request.max_tokens);
   const int64_t rows = max_rows(prompt_length, request.max_tokens);
-  for (CacheGroup which : kCacheGroups) {
-    if (!has_group(which)) continue;
-    const CacheGroupFacts& facts = group(which);
-    const int64_t wanted = facts.max_resident_pages(rows, 1);
-    REPRISE_REQUIRE(wanted <= facts.usable_pages(), "[submit] wanted at most ", facts.usable_pages(), " pages of ",
-                    facts.page_size, " tokens in the ", to_string(which), " cache but a prompt of ", prompt_length,
-                    " with max_tokens ", request.max_tokens, " needs ", wanted,
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    const GroupPages& pages = groups_[group];
+    const int64_t wanted = pages.max_resident_pages(rows, 1);
+    REPRISE_REQUIRE(wanted <= pages.usable_pages(), "[submit] wanted at most ", pages.usable_pages(), " pages of ",
+                    pages.page_size, " tokens in the ", config_.model.groups[group].name, " cache but a prompt of ",
+                    prompt_length, " with max_tokens ", request.max_tokens, " needs ", wanted,
                     "; shorten it or give the caches more memory");
   }
   REPRISE_REQUIRE(config_.max_waiting == 0 || num_waiting() < config_.max_waiting, "[submit] wanted fewer than ",
@@ -41,10 +40,11 @@ void Scheduler::add(SequenceRequest request) {
   sequence->replay = request.replay;
   sequence->needs_every_row = request.needs_every_row || request.reads_prompt_logits;
   sequence->reads_prompt_logits = request.reads_prompt_logits;
+  sequence->tables.resize(groups_.size());
   sequence->facts.prompt_rows = prompt_length;
-  sequence->facts.replay_rows_by_layer.assign(static_cast<size_t>(config_.decoder.num_replay_layers()), 0);
+  sequence->facts.replay_rows_by_layer.assign(static_cast<size_t>(config_.model.num_replay_layers()), 0);
   if (!sequence->needs_every_row) {
-    auto plan = std::make_shared<RowPlan>(make_row_plan(request.replay, prompt_length, config_.decoder));
+    auto plan = std::make_shared<RowPlan>(make_row_plan(request.replay, prompt_length, config_.model));
     if (!trims_nothing(*plan)) sequence->prompt_plan = std::move(plan);
   }
   if (prefix_cache_) {
@@ -99,22 +99,23 @@ Scheduler::Admission Scheduler::admit(Sequence& sequence) {
   }
   hit_pages_.resize(static_cast<size_t>(hit.num_tokens / config_.page_size));
 
-  // Compressed pages for all its tokens at once: a prompt that starts is not stopped half way for want of them. Beyond
-  // that each running request may soon want one more; without it the newcomer would be preempted at once. A request
-  // that runs alone needs no reserve, add() made sure that it fits.
+  // Pages for all its tokens at once in groups without a window: a prompt that starts is not stopped half way for want
+  // of them. Beyond that each running request may soon want one more; without it the newcomer would be preempted at
+  // once. A request that runs alone needs no reserve, add() made sure that it fits.
   const int64_t reserve = num_running();
-  if (has_group(CacheGroup::kCompressed)) {
-    const PagePool& compressed = pool(CacheGroup::kCompressed);
-    const int64_t shared = std::count_if(hit_pages_.begin(), hit_pages_.end(),
-                                         [&](int32_t page) { return compressed.use_count(page) > 0; });
-    const int64_t wanted = group(CacheGroup::kCompressed).entries_for(sequence.num_tokens()) - shared;
-    if (wanted + reserve > compressed.num_free()) return Admission::kNoRoom;
-  }
-  const CacheGroupFacts& window = group(CacheGroup::kWindow);
   const int64_t first_entry = hit.first_row / config_.page_size;
-  const int64_t resident = std::min(window.entries_for(sequence.num_tokens()) - first_entry,
-                                    window.max_resident_pages(sequence.num_tokens(), 1));
-  if (resident + reserve > pool(CacheGroup::kWindow).num_free()) return Admission::kNoRoom;
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    const GroupPages& pages = groups_[group];
+    const PagePool& pool = pools_[group];
+    int64_t wanted = pages.entries_for(sequence.num_tokens());
+    if (pages.window > 0) {
+      wanted = std::min(wanted - first_entry, pages.max_resident_pages(sequence.num_tokens(), 1));
+    } else if (group == cacheable_group_) {
+      wanted -=
+          std::count_if(hit_pages_.begin(), hit_pages_.end(), [&](int32_t page) { return pool.use_count(page) > 0; });
+    }
+    if (wanted + reserve > pool.num_free()) return Admission::kNoRoom;
+  }
 
   waiting_.erase(&sequence);
   running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence, RunsBefore()), &sequence);
@@ -128,9 +129,8 @@ Scheduler::Admission Scheduler::admit(Sequence& sequence) {
   const int64_t rows = sequence.max_rows();
   sequence.tokens.reserve(static_cast<size_t>(sequence.prompt_length + sequence.max_tokens));
   if (prefix_cache_) sequence.block_hashes.reserve(static_cast<size_t>(rows / config_.page_size));
-  for (CacheGroup which : kCacheGroups) {
-    if (has_group(which)) sequence.table(which).reserve(group(which).entries_for(rows));
-  }
+  for (size_t group = 0; group < groups_.size(); ++group)
+    sequence.tables[group].reserve(groups_[group].entries_for(rows));
   if (!sequence.was_admitted) {
     sequence.was_admitted = true;
     sequence.first_hit = hit.num_tokens;
@@ -138,12 +138,16 @@ Scheduler::Admission Scheduler::admit(Sequence& sequence) {
     totals_.prompt_rows += sequence.prompt_length;
     totals_.cached_rows += hit.num_tokens;
   }
-  sequence.table(CacheGroup::kWindow).start_at(first_entry);
-  BlockTable& compressed = sequence.table(CacheGroup::kCompressed);
+  for (size_t group = 0; group < groups_.size(); ++group) {
+    if (groups_[group].window > 0) sequence.tables[group].start_at(first_entry);
+  }
+  BlockTable& shared = sequence.tables[cacheable_group_];
   for (int32_t page : hit_pages_) {
-    plan_.block_table_updates.push_back(
-        {CacheGroup::kCompressed, sequence.state_slot, static_cast<int32_t>(compressed.num_entries()), page});
-    compressed.append(pool(CacheGroup::kCompressed).reference(page));
+    plan_.block_table_updates.push_back({.group = static_cast<int32_t>(cacheable_group_),
+                                         .state_slot = sequence.state_slot,
+                                         .index = static_cast<int32_t>(shared.num_entries()),
+                                         .page = page});
+    shared.append(pools_[cacheable_group_].reference(page));
   }
   const bool grown = grow(sequence, 1);
   REPRISE_ENSURE(grown, "request ", sequence.id, " was admitted without pages");
@@ -170,7 +174,7 @@ int64_t Scheduler::max_hit_blocks(const Sequence& sequence) const {
 Scheduler::PrefixHit Scheduler::make_hit(const Sequence& sequence, int64_t num_blocks) const {
   if (num_blocks == 0) return {};
   const int64_t num_tokens = num_blocks * config_.page_size;
-  auto plan = make_hit_row_plan(sequence.replay, sequence.prompt_length, num_tokens, prefix_rebuild_, config_.decoder);
+  auto plan = make_hit_row_plan(sequence.replay, sequence.prompt_length, num_tokens, prefix_rebuild_, config_.model);
   if (!plan) return {};
   const int64_t first_row = plan->layers.front().first_received;
   return {num_tokens, std::make_shared<const RowPlan>(std::move(*plan)), first_row};
@@ -201,7 +205,7 @@ void Scheduler::publish(Sequence& sequence) {
     hash_blocks(sequence, sequence.num_published + 1);
     prefix_cache_->insert(sequence.block_hashes[static_cast<size_t>(sequence.num_published)],
                           block_tokens(sequence, sequence.num_published),
-                          sequence.table(CacheGroup::kCompressed).page(sequence.num_published));
+                          sequence.tables[cacheable_group_].page(sequence.num_published));
   }
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -68,7 +67,7 @@ struct Sequence {
   int64_t num_published = 0;                // leading blocks that were offered to the prefix cache or came from it
   std::shared_ptr<const RowPlan> row_plan;  // of this run, for chunks that start below the prompt's end
   int64_t scheduled_step = -1;
-  std::array<BlockTable, kNumCacheGroups> tables;
+  std::vector<BlockTable> tables;  // per cache group
 
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t max_rows() const { return reprise::max_rows(prompt_length, max_tokens); }
@@ -76,8 +75,6 @@ struct Sequence {
   // One row left, and its token was sampled: every layer runs it. A prompt's last row is prefill, however short its
   // chunk.
   bool is_decode() const { return num_remaining() == 1 && num_tokens() > prompt_length; }
-  BlockTable& table(CacheGroup group) { return tables[static_cast<size_t>(group)]; }
-  const BlockTable& table(CacheGroup group) const { return tables[static_cast<size_t>(group)]; }
 };
 
 // The order in which requests are served: by priority, first come first served within one.

@@ -186,7 +186,7 @@ class LLM:
         try:
             for i, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
                 builder = OutputBuilder(
-                    prompt.text, prompt.token_ids, one, self._tokenizer, self.engine.model_config().hidden_size
+                    prompt.text, prompt.token_ids, one, self._tokenizer, self.engine.model_facts().hidden_size
                 )
                 request_id = self._submit(i, prompt, one)
                 running[request_id] = builder

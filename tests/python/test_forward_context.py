@@ -200,6 +200,6 @@ def test_set_forward_context_takes_the_layers_from_a_config():
 def test_the_facts_of_the_engine_are_read_only():
     context = ForwardContext()
     assert (context.num_rows, context.num_padding_rows, context.is_replay) == (0, 0, False)
-    assert context.attention.positions is None and context.attention.published == []
+    assert context.attention.positions is None and context.attention.cells == []
     with pytest.raises(AttributeError):
         context.num_rows = 3

@@ -319,7 +319,7 @@ def test_low_level_engine_streams_tokens() -> None:
     config = binding.EngineConfig(replay=binding.ReplayMode.kBounded, max_num_seqs=2, max_model_len=64)
     engine = binding.Engine.load(str(DATA / "v41-tiny"), config)
     assert engine.config().max_num_seqs == 2
-    assert engine.model_config().vocab_size == 288
+    assert engine.model_facts().vocab_size == 288
     prompts = golden_prompts("v41-tiny")
     ids = [engine.submit(Request(prompt, greedy().to_engine(0))) for prompt in prompts]
     streamed: dict[int, list[int]] = {request_id: [] for request_id in ids}

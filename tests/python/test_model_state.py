@@ -6,7 +6,6 @@ import torch
 from reprise import DecoderReplayLayers, ForwardContext, get_forward_context, override_forward_context
 from reprise._reprise import (
     BlockTableUpdate,
-    CacheGroup,
     LayerRows,
     ModelStateBuilder,
     ReplayMode,
@@ -35,7 +34,7 @@ def state(config):
 
 
 def pages(slot, first, count=3):
-    return [BlockTableUpdate(CacheGroup.kWindow, slot, i, first + i) for i in range(count)]
+    return [BlockTableUpdate(0, slot, i, first + i) for i in range(count)]
 
 
 def test_a_bounded_prompt_and_a_decode_row_give_kept_rows_and_contexts(config, state):
@@ -53,9 +52,9 @@ def test_a_bounded_prompt_and_a_decode_row_give_kept_rows_and_contexts(config, s
     assert attention.sequence_index.tolist() == [0] * 40 + [1]
     assert attention.sequence_starts.tolist() == [0, 40, 41]
     assert attention.state_slots.tolist() == [2, 0]
-    assert attention.window_starts.tolist() == [max(p - 7, 0) for p in range(40)] + [0]
-    assert attention.window_slots.tolist() == [4 * PAGE + p for p in range(40)] + [PAGE + 4]
-    assert attention.window_block_table[2].tolist() == [4, 5, 6, 0]
+    assert attention.groups[0].window_starts.tolist() == [max(p - 7, 0) for p in range(40)] + [0]
+    assert attention.cells[0].slots.tolist() == [4 * PAGE + p for p in range(40)] + [PAGE + 4]
+    assert attention.groups[0].block_table[2].tolist() == [4, 5, 6, 0]
     assert batch.attn_metadata is None
 
     # The last KV source computes what the first replay layer receives: the prompt's last 8 rows and the decode row.
@@ -65,9 +64,9 @@ def test_a_bounded_prompt_and_a_decode_row_give_kept_rows_and_contexts(config, s
     assert (kept.forward_context.num_rows, kept.forward_context.is_replay) == (9, True)
     assert kept.forward_context.attention.positions.tolist() == [*range(32, 40), 4]
     # It reads its whole window; the replay layers read no window key below their own rows.
-    assert kept.forward_context.attention.window_starts.tolist() == [*range(25, 33), 0]
+    assert kept.forward_context.attention.groups[0].window_starts.tolist() == [*range(25, 33), 0]
     assert inputs.layers[6].rows is None
-    assert inputs.layers[6].forward_context.attention.window_starts.tolist() == [32] * 8 + [0]
+    assert inputs.layers[6].forward_context.attention.groups[0].window_starts.tolist() == [32] * 8 + [0]
 
 
 def test_the_kept_rows_drive_replay_layers_of_ones_own(config, state):
@@ -111,7 +110,7 @@ def test_plans_that_do_not_fit_are_refused_and_change_nothing(config, state):
         with pytest.raises(ValueError, match="wanted"):
             state.prepare(StepPlan([sequence], update))
     inputs = state.prepare(StepPlan([ScheduledSequence([1])]))
-    assert inputs.forward_context.attention.window_block_table.count_nonzero() == 0
+    assert inputs.forward_context.attention.groups[0].block_table.count_nonzero() == 0
 
 
 def test_builders_refuse_settings_that_do_not_fit(config):

@@ -27,7 +27,15 @@ FOLDERS = [  # lowest first
     "runtime",
 ]
 WITHOUT_SCHEDULER = {"memory", "backends", "context", "checkpoint", "layers", "models", "replay", "graphs"}
-CONTROL_HEADERS = {"error.h", "config.h", "request.h", "engine.h", "step_plan.h"}  # public and torch-free
+CONTROL_HEADERS = {  # public and torch-free
+    "config.h",
+    "engine.h",
+    "error.h",
+    "model_facts.h",
+    "request.h",
+    "row_runs.h",
+    "step_plan.h",
+}
 UMBRELLAS = {
     "ATen/ATen.h",
     "ATen/Functions.h",

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "reprise/config.h"
+#include "reprise/model_facts.h"
 #include "reprise/request.h"
 
 namespace reprise {
@@ -47,6 +48,8 @@ struct EngineStats {
 // stats may be called from any thread at any time. EngineLoop (engine_loop.h) runs one on a thread of its own.
 class Engine {
  public:
+  class Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);  // the library's own way in
   // Loads CHECKPOINT (a Hugging Face folder). Throws std::invalid_argument that says what is wrong with it.
   static std::unique_ptr<Engine> load(const std::string& checkpoint_dir, EngineConfig config = {});
   ~Engine();
@@ -68,17 +71,15 @@ class Engine {
   // Throws std::logic_error when page pools, block tables, prefix index and queues disagree: for tests, as it visits
   // every page.
   void check_integrity() const;
-  const ModelConfig& model_config() const;
+  const ModelFacts& model_facts() const;
   const EngineConfig& config() const;
 
  private:
   friend class EngineLoop;
-  class Impl;
   // While a loop runs the engine, step() and submit() are refused and these are the loop's.
   void set_looping(bool looping);
   RequestId submit_unchecked(Request request);
   std::vector<RequestOutput> step_unchecked();
-  explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

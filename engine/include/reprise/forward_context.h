@@ -14,28 +14,29 @@ struct RopeRows {
   at::Tensor sin;
 };
 
-// What the rows of a step publish at one compress ratio.
-struct PublishedRows {
-  int64_t ratio = 0;
-  at::Tensor slots;  // [rows] int64: cell of the compressed group (page * page_size / ratio + offset); the pad slot 0
-                     // where a row completes no group of `ratio` tokens or must not write
-  RopeRows rope;     // at the position of the group's first token
+// What rows know of one cache group (ModelFacts::groups).
+struct GroupRows {
+  at::Tensor block_table;    // [max_num_seqs, entries] int32: position p lies in entry p / page_size
+  at::Tensor window_starts;  // [rows] int64: first position that attention may read; undefined without a window
+};
+
+// Where rows write KV (ModelFacts::cells).
+struct CellRows {
+  at::Tensor slots;  // [rows] int64: cell of the group (page * page_size / ratio + offset); the pad cell 0 where a row
+                     // completes no group of `ratio` tokens or must not write. Undefined where no layer writes any more
+  RopeRows rope;     // at the position of the group's first token; undefined where the cells have none of their own
 };
 
 // What attention and the caches know of a set of rows. A sequence's rows are contiguous, in position order, and run to
 // the end of its share of the step.
 struct AttentionMetadata {
-  at::Tensor positions;               // [rows] int64
-  at::Tensor sequence_index;          // [rows] int32: which of the step's sequences
-  at::Tensor sequence_starts;         // [sequences + 1] int64: sequence i owns rows [starts[i], starts[i+1])
-  at::Tensor state_slots;             // [sequences] int32: row of the block tables, cell of the partial state
-  at::Tensor window_starts;           // [rows] int64: first position that window attention may read
-  at::Tensor window_slots;            // [rows] int64: cell of the window group that the row's KV goes to; pad rows: 0
-  at::Tensor window_block_table;      // [max_num_seqs, entries] int32
-  at::Tensor compressed_block_table;  // [max_num_seqs, entries] int32
-  std::vector<PublishedRows> published;  // one per distinct compress ratio of the KV sources
-  RopeRows window_rope;                  // rope_theta, at the row's position
-  RopeRows compressed_rope;              // compress_rope_theta with YaRN, at the row's position
+  at::Tensor positions;           // [rows] int64
+  at::Tensor sequence_index;      // [rows] int32: which of the step's sequences; -1 = a padding row
+  at::Tensor sequence_starts;     // [sequences + 1] int64: sequence i owns rows [starts[i], starts[i+1])
+  at::Tensor state_slots;         // [sequences] int32: row of the block tables, cell of the partial state
+  std::vector<GroupRows> groups;  // per cache group
+  std::vector<CellRows> cells;    // per entry of ModelFacts::cells
+  std::vector<RopeRows> ropes;    // per rotary embedding (ModelFacts::ropes), at the row's position
 };
 
 // What the layers of one forward read about the rows they run on. Virtual so that a front end may carry more.

@@ -6,14 +6,15 @@
 #include <memory>
 #include <vector>
 
-#include "reprise/config.h"
+#include "reprise/model_facts.h"
 #include "reprise/step_inputs.h"
 #include "reprise/step_plan.h"
 
 namespace reprise {
 
-// Turns each step's plan into tensors: the batch's forward context and, where layers keep fewer rows, the kept rows as
-// sub-batches with attention metadata and a context of their own. Holds the block tables on the device side.
+// Turns each step's plan into tensors: lays it out in integers, then uploads those: the batch's forward context and,
+// where layers keep fewer rows, the kept rows as sub-batches with attention metadata and a context of their own. Holds
+// the block tables.
 class ModelState {
  public:
   ~ModelState();
@@ -28,7 +29,7 @@ class ModelState {
   // decode step like those before it allocates nothing.
   void prepare(const StepPlan& plan, const std::vector<bool>& hidden_rows, StepInputs& inputs);
 
-  const ModelConfig& config() const;
+  const ModelFacts& facts() const;
   int64_t page_size() const;
 
  private:
@@ -38,10 +39,10 @@ class ModelState {
   std::unique_ptr<Impl> impl_;
 };
 
-// Builds a ModelState from a model's config. Each setter returns the builder.
+// Builds a ModelState for a model. Each setter returns the builder.
 class ModelStateBuilder {
  public:
-  explicit ModelStateBuilder(ModelConfig config) : config_(std::move(config)) {}
+  explicit ModelStateBuilder(ModelFacts facts) : facts_(std::move(facts)) {}
 
   ModelStateBuilder& max_num_seqs(int64_t value);   // state slots, default 64
   ModelStateBuilder& max_model_len(int64_t value);  // tokens per request, default max_position_embeddings
@@ -49,11 +50,11 @@ class ModelStateBuilder {
   // Token id -> compressed id [vocab_size]; needed when the model has Engram layers.
   ModelStateBuilder& engram_vocabulary(std::vector<int32_t> map);
 
-  // Throws std::invalid_argument for settings that do not fit the config.
+  // Throws std::invalid_argument for settings that do not fit the model.
   ModelState build() const;
 
  private:
-  ModelConfig config_;
+  ModelFacts facts_;
   int64_t max_num_seqs_ = 64;
   int64_t max_model_len_ = 0;
   int64_t page_size_ = 64;

@@ -23,10 +23,8 @@ struct RowPlan {
   std::vector<LayerRows> layers;  // [num_hidden_layers]
 };
 
-// Cache groups, each with a page pool and a block table of its own. Page 0 of each is the pad page, which nothing
-// reads.
-enum class CacheGroup : int32_t { kWindow = 0, kCompressed = 1 };
-inline constexpr int kNumCacheGroups = 2;
+// Each cache group (ModelFacts::groups) has a page pool and a block table of its own. Page 0 of each is the pad page,
+// which nothing reads.
 inline constexpr int32_t kPadPage = 0;
 
 // One request's share of a step: rows [start, start + num_rows) of its tokens.
@@ -45,7 +43,7 @@ struct ScheduledSequence {
 
 // Entry `index` of a block table row becomes `page`: position p lies in entry p / page_size.
 struct BlockTableUpdate {
-  CacheGroup group = CacheGroup::kWindow;
+  int32_t group = 0;  // index into ModelFacts::groups
   int32_t state_slot = 0;
   int32_t index = 0;
   int32_t page = kPadPage;

@@ -60,7 +60,7 @@ def measure(model: Path, modes: list[str], lengths: list[int], args: argparse.Na
         skip_tokenizer_init=True,
         use_tqdm=False,
     )
-    vocab_size = llm.engine.model_config().vocab_size
+    vocab_size = llm.engine.model_facts().vocab_size
     generator = random.Random(args.seed)
     results = []
     for length in lengths:

@@ -51,7 +51,7 @@ def measure(model: Path, counts: list[int], buckets: list[int], args: argparse.N
     speedup is the median of the ratios within a round."""
     engines = {name: _load(model, graphs, max(counts), args) for name, graphs in (("eager", []), ("graph", buckets))}
     generator = random.Random(0)
-    vocab_size = engines["eager"].model_config().vocab_size
+    vocab_size = engines["eager"].model_facts().vocab_size
     results = []
     for count in counts:
         times: dict[str, list[float]] = {name: [] for name in engines}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import reprise
+from reprise._reprise import load_model_config
 from reprise.bench import integers, on_checkpoint
 from reprise.costs import predicted_speedup, prefill_operations
 from reprise.sampling_params import replay_mode
@@ -57,7 +58,7 @@ def measure(model: Path, modes: list[str], lengths: list[int], args: argparse.Na
         skip_tokenizer_init=True,
         use_tqdm=False,
     )
-    config = llm.engine.model_config()
+    config = load_model_config(str(model))
     generator = random.Random(args.seed)
     results = []
     for length in lengths:

@@ -62,24 +62,24 @@ TEST(NumpyGenerator, DrawsTheMultipliersOfRealModels) {
 
 // tests/data/v41-tiny-engram/config.json, and its engram_num_embeddings.
 constexpr int64_t kTinyRows = 272;
-ModelConfig tiny_config() {
-  ModelConfig config;
-  config.engram_layer_ids = {1};
-  config.engram_max_ngram_size = 3;
-  config.engram_n_heads = 2;
-  config.engram_vocab_size = 61;
-  config.engram_compressed_vocab_size = 242;
-  return config;
+EngramFacts tiny_facts() {
+  EngramFacts facts;
+  facts.layer_ids = {1};
+  facts.max_ngram_size = 3;
+  facts.num_heads = 2;
+  facts.vocab_size = 61;
+  facts.compressed_vocab_size = 242;
+  return facts;
 }
 
-ModelConfig released_config() {
-  ModelConfig config;
-  config.engram_layer_ids = {1, 14};
-  config.engram_max_ngram_size = 4;
-  config.engram_n_heads = 8;
-  config.engram_vocab_size = 16'000'000;
-  config.engram_compressed_vocab_size = 99092;
-  return config;
+EngramFacts released_facts() {
+  EngramFacts facts;
+  facts.layer_ids = {1, 14};
+  facts.max_ngram_size = 4;
+  facts.num_heads = 8;
+  facts.vocab_size = 16'000'000;
+  facts.compressed_vocab_size = 99092;
+  return facts;
 }
 
 std::vector<int64_t> hash(const EngramHash& engram, const std::vector<int32_t>& lookback) {
@@ -91,7 +91,7 @@ std::vector<int64_t> hash(const EngramHash& engram, const std::vector<int32_t>& 
 constexpr int32_t kPad = 5;
 
 TEST(EngramHash, TinyFixture) {
-  const EngramHash engram(tiny_config(), 0, kPad);
+  const EngramHash engram(tiny_facts(), 0, kPad);
   EXPECT_EQ(engram.num_tables(), 4);
   EXPECT_EQ(engram.num_rows(), kTinyRows);
   EXPECT_EQ(engram.max_ngram_size(), 3);
@@ -101,7 +101,7 @@ TEST(EngramHash, TinyFixture) {
 }
 
 TEST(EngramHash, ReleasedSizesTwoLayers) {
-  const std::vector<EngramHash> engrams = make_engram_hashes(released_config(), kPad);
+  const std::vector<EngramHash> engrams = make_engram_hashes(released_facts(), kPad);
   ASSERT_EQ(engrams.size(), 2u);
   EXPECT_EQ(engrams[0].num_rows(), 384006168);
   EXPECT_EQ(engrams[1].num_rows(), 384016682);
@@ -118,7 +118,7 @@ TEST(EngramHash, ReleasedSizesTwoLayers) {
 }
 
 TEST(EngramHash, RowsOfASequenceSeePadBeforeItsStart) {
-  const EngramHash engram(tiny_config(), 0, kPad);
+  const EngramHash engram(tiny_facts(), 0, kPad);
   const std::vector<int32_t> ids{7, 241, 0};
   std::vector<int64_t> rows(12);
   engram.hash_rows(ids, 0, 3, rows.data());
@@ -126,7 +126,7 @@ TEST(EngramHash, RowsOfASequenceSeePadBeforeItsStart) {
 }
 
 TEST(EngramHash, AChunkReadsTheIdsBeforeIt) {
-  const EngramHash engram(released_config(), 1, kPad);
+  const EngramHash engram(released_facts(), 1, kPad);
   std::vector<int32_t> ids;
   for (int32_t i = 0; i < 40; ++i) ids.push_back(i * 7919 % 99092);
   std::vector<int64_t> whole(40 * 24), chunk(24 * 24);
@@ -136,7 +136,7 @@ TEST(EngramHash, AChunkReadsTheIdsBeforeIt) {
 }
 
 TEST(EngramHash, AnAbsentIdHidesEverythingBeforeIt) {
-  const EngramHash engram(tiny_config(), 0, kPad);
+  const EngramHash engram(tiny_facts(), 0, kPad);
   constexpr int32_t kAbsent = EngramHash::kAbsent;
   EXPECT_EQ(hash(engram, {kAbsent, kAbsent, 7}), (std::vector<int64_t>{25, 94, 187, 205}));
   EXPECT_EQ(hash(engram, {9, kAbsent, 7}), (std::vector<int64_t>{25, 94, 187, 205}));
@@ -144,7 +144,7 @@ TEST(EngramHash, AnAbsentIdHidesEverythingBeforeIt) {
 }
 
 TEST(EngramHash, EachTableOwnsItsRows) {
-  const EngramHash engram(tiny_config(), 0, kPad);
+  const EngramHash engram(tiny_facts(), 0, kPad);
   const int64_t first[] = {0, 61, 61 + 67, 61 + 67 + 71, 61 + 67 + 71 + 73};  // primes from 61 on
   std::vector<std::set<int64_t>> seen(4);
   for (int32_t a = 0; a < 242; ++a) {
@@ -161,8 +161,8 @@ TEST(EngramHash, EachTableOwnsItsRows) {
 }
 
 TEST(EngramHash, RefusesAPadOutsideTheVocabulary) {
-  EXPECT_THROW(EngramHash(tiny_config(), 0, 242), std::invalid_argument);
-  EXPECT_THROW(EngramHash(tiny_config(), 0, -1), std::invalid_argument);
+  EXPECT_THROW(EngramHash(tiny_facts(), 0, 242), std::invalid_argument);
+  EXPECT_THROW(EngramHash(tiny_facts(), 0, -1), std::invalid_argument);
 }
 
 }  // namespace

@@ -14,11 +14,11 @@ using testing::complaint;
 using testing::says;
 using testing::TemporaryFolder;
 
-ModelConfig tiny_engram_config() {
-  ModelConfig config;
-  config.vocab_size = 4;
-  config.engram_compressed_vocab_size = 3;
-  return config;
+ModelFacts tiny_engram_config() {
+  ModelFacts facts;
+  facts.vocab_size = 4;
+  facts.engram.compressed_vocab_size = 3;
+  return facts;
 }
 
 TEST(EngramVocabulary, ReadsAndChecksTheMap) {

@@ -7,6 +7,7 @@
 
 #include "backends/cpu/number_formats.h"
 #include "layers/attention.h"
+#include "layers/cache_layout.h"
 #include "random_weights.h"
 
 namespace reprise {
@@ -70,7 +71,7 @@ struct Decoder {
 
   Decoder(at::ScalarType dtype, bool rounding, unsigned seed)
       : weights(seed),
-        cache(config(), {kPageSize, 1 + 2 * kPages, 1 + 2 * kPages, 2, dtype, true}),
+        cache(make_model_facts(config()), {kPageSize, {1 + 2 * kPages, 1 + 2 * kPages}, 2, dtype, true}),
         buffers(config(), 200) {
     for (int64_t l = 0; l < 4; ++l) layers.emplace_back(config(), l, prefix_of(l), weights, dtype, rounding);
   }
@@ -100,17 +101,14 @@ struct Decoder {
     }
     auto context = std::make_shared<ForwardContext>();
     context->num_rows = static_cast<int64_t>(positions.size());
-    context->attention = {.positions = tensor_of(positions),
-                          .sequence_index = tensor_of(sequences),
-                          .sequence_starts = tensor_of(starts),
-                          .state_slots = tensor_of(slots),
-                          .window_starts = tensor_of(window_starts),
-                          .window_slots = tensor_of(window_slots),
-                          .window_block_table = table,
-                          .compressed_block_table = table,
-                          .published = {{kRatio, tensor_of(published), compressed_angles(first_of_group)}},
-                          .window_rope = window_angles(positions),
-                          .compressed_rope = compressed_angles(positions)};
+    context->attention = {
+        .positions = tensor_of(positions),
+        .sequence_index = tensor_of(sequences),
+        .sequence_starts = tensor_of(starts),
+        .state_slots = tensor_of(slots),
+        .groups = {{table, tensor_of(window_starts)}, {table, {}}},
+        .cells = {{tensor_of(window_slots), {}}, {tensor_of(published), compressed_angles(first_of_group)}},
+        .ropes = {window_angles(positions), compressed_angles(positions)}};
     return context;
   }
 
@@ -299,9 +297,13 @@ TEST(AttentionLayer, RoundsEachCacheInItsFormat) {
   const auto nvfp4 = [](float* row, int64_t n) { qdq_nvfp4(row, n); };
   const auto mxfp4 = [](float* row, int64_t n) { qdq_mxfp4(row, n); };
   for (int64_t l = 0; l < 4; ++l)
-    EXPECT_TRUE(same_bits(rounded.cache.window(l).nan_to_num(-1), image(plain.cache.window(l), fp8))) << l;
-  EXPECT_TRUE(same_bits(rounded.cache.compressed(1).nan_to_num(-1), image(plain.cache.compressed(1), nvfp4)));
-  EXPECT_TRUE(same_bits(rounded.cache.index_keys(1).nan_to_num(-1), image(plain.cache.index_keys(1), mxfp4)));
+    EXPECT_TRUE(
+        same_bits(rounded.cache.cells(kWindowKv, l).nan_to_num(-1), image(plain.cache.cells(kWindowKv, l), fp8)))
+        << l;
+  EXPECT_TRUE(same_bits(rounded.cache.cells(kCompressedKv, 1).nan_to_num(-1),
+                        image(plain.cache.cells(kCompressedKv, 1), nvfp4)));
+  EXPECT_TRUE(
+      same_bits(rounded.cache.cells(kIndexKeys, 1).nan_to_num(-1), image(plain.cache.cells(kIndexKeys, 1), mxfp4)));
 }
 
 class AttentionLayers : public ::testing::TestWithParam<at::ScalarType> {};
@@ -346,7 +348,7 @@ TEST_P(AttentionLayers, HaveTheSameBitsHoweverTheTokensAreCut) {
 TEST(AttentionLayer, ASourceWantsSlotsForItsRatio) {
   Decoder decoder(at::kFloat, false, 135);
   const auto context = Decoder::context_of({{0, 0, 4}});
-  context->attention.published.clear();
+  context->attention.cells[1] = {};
   const ScopedForwardContext scope(context);
   EXPECT_THROW(decoder.layers[1].publish(at::full({4, 40}, 1.0, at::kFloat), decoder.cache), std::logic_error);
 }

@@ -8,14 +8,14 @@
 namespace reprise::testing {
 namespace {
 
-int64_t bytes_of(const ModelConfig& model, const EngineConfig& engine, const CacheSizes& sizes) {
-  return sizes.num_window_pages * KvCache::window_page_bytes(model, engine.page_size, at::kFloat) +
-         sizes.num_compressed_pages * KvCache::compressed_page_bytes(model, engine.page_size, at::kFloat) +
-         engine.max_num_seqs * KvCache::partial_bytes(model);
+int64_t bytes_of(const ModelFacts& model, const EngineConfig& engine, const CacheSizes& sizes) {
+  return sizes.num_pages[0] * KvCache::page_bytes(model, 0, engine.page_size, at::kFloat) +
+         sizes.num_pages[1] * KvCache::page_bytes(model, 1, engine.page_size, at::kFloat) +
+         engine.max_num_seqs * KvCache::state_bytes(model);
 }
 
 // What choose_cache_sizes itself asks for at least: a budget of one byte is refused with that number.
-int64_t stated_least(const ModelConfig& model, EngineConfig engine) {
+int64_t stated_least(const ModelFacts& model, EngineConfig engine) {
   engine.kv_cache_memory = 1;
   try {
     choose_cache_sizes(model, engine, at::kFloat);
@@ -28,7 +28,7 @@ int64_t stated_least(const ModelConfig& model, EngineConfig engine) {
 }
 
 TEST(CacheSizes, MoreMemoryNeverMeansFewerPages) {
-  const ModelConfig model = load_model_config(data_path("v41-tiny"));
+  const ModelFacts model = make_model_facts(load_model_config(data_path("v41-tiny")));
   for (const int64_t page_size : {4, 64}) {
     for (const int64_t max_num_seqs : {1, 3, 64}) {
       for (const int64_t max_model_len : {64, 1000, 0}) {
@@ -41,18 +41,18 @@ TEST(CacheSizes, MoreMemoryNeverMeansFewerPages) {
         const int64_t least = stated_least(model, engine);
         ASSERT_GT(least, 0);
         const int64_t last_step = 400;
-        CacheSizes before;
+        CacheSizes before{.num_pages = {0, 0}};
         for (int64_t step = 0; step <= last_step; ++step) {
           engine.kv_cache_memory = least + step * least / 50;  // from once to nine times the least
           const CacheSizes sizes = choose_cache_sizes(model, engine, at::kFloat);
           SCOPED_TRACE(::testing::Message()
                        << "page " << page_size << ", seqs " << max_num_seqs << ", len " << max_model_len << ", budget "
                        << engine.kv_cache_memory << " of " << least);
-          ASSERT_GE(sizes.num_compressed_pages, 2);
-          ASSERT_GE(sizes.num_window_pages, before.num_window_pages);
-          ASSERT_GE(sizes.num_compressed_pages, before.num_compressed_pages);
+          ASSERT_GE(sizes.num_pages[1], 2);
+          ASSERT_GE(sizes.num_pages[0], before.num_pages[0]);
+          ASSERT_GE(sizes.num_pages[1], before.num_pages[1]);
           ASSERT_GE(sizes.max_model_len, before.max_model_len);
-          ASSERT_EQ(sizes.max_model_len, std::min(wanted_len, (sizes.num_compressed_pages - 1) * page_size));
+          ASSERT_EQ(sizes.max_model_len, std::min(wanted_len, (sizes.num_pages[1] - 1) * page_size));
           ASSERT_LE(bytes_of(model, engine, sizes), engine.kv_cache_memory);
           before = sizes;
         }
@@ -67,7 +67,7 @@ TEST(CacheSizes, TheLeastMemoryServesARequest) {
   engine.page_size = 64;
   engine.max_num_seqs = 1;
   engine.max_model_len = 64;
-  const int64_t least = stated_least(load_model_config(data_path("v41-tiny")), engine);
+  const int64_t least = stated_least(make_model_facts(load_model_config(data_path("v41-tiny"))), engine);
   for (const double times : {1.0, 1.1, 1.15, 1.3, 1.5, 4.0}) {
     engine.kv_cache_memory = static_cast<int64_t>(times * static_cast<double>(least));
     const auto loaded = Engine::load(data_path("v41-tiny"), engine);
@@ -80,7 +80,7 @@ TEST(CacheSizes, TheLeastMemoryServesARequest) {
 // in pages of 4 are 75 pages and the pad page; each keeps its window of 8 in 3 pages and has one page of rows to spare,
 // beside 64 pages for the step's 256 rows and the pad page.
 TEST(CacheSizes, TakesNoMoreThanTheRequestsCanUse) {
-  const ModelConfig model = load_model_config(data_path("v41-tiny"));
+  const ModelFacts model = make_model_facts(load_model_config(data_path("v41-tiny")));
   EngineConfig engine;
   engine.page_size = 4;
   engine.max_num_seqs = 3;
@@ -88,12 +88,12 @@ TEST(CacheSizes, TakesNoMoreThanTheRequestsCanUse) {
   engine.max_num_batched_tokens = 256;
   engine.kv_cache_memory = int64_t{1} << 60;
   CacheSizes sizes = choose_cache_sizes(model, engine, at::kFloat);
-  EXPECT_EQ(sizes.num_compressed_pages, 76);
-  EXPECT_EQ(sizes.num_window_pages, 3 * 3 + 64 + 3 + 1);
+  EXPECT_EQ(sizes.num_pages[1], 76);
+  EXPECT_EQ(sizes.num_pages[0], 3 * 3 + 64 + 3 + 1);
   // No step has more rows than all requests together.
   engine.max_num_batched_tokens = 1 << 20;
   sizes = choose_cache_sizes(model, engine, at::kFloat);
-  EXPECT_EQ(sizes.num_window_pages, 3 * 3 + 75 + 3 + 1);
+  EXPECT_EQ(sizes.num_pages[0], 3 * 3 + 75 + 3 + 1);
 }
 
 }  // namespace

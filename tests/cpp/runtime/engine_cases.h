@@ -82,27 +82,27 @@ inline Generated cold(const std::string& checkpoint_dir, EngineConfig config, co
 
 // Bytes for `compressed_pages`, the pad page among them, beside the fewest window pages that the engine accepts.
 inline int64_t memory_for(const std::string& checkpoint_dir, const EngineConfig& config, int64_t compressed_pages) {
-  const ModelConfig model = load_model_config(checkpoint_dir);
+  const ModelFacts model = make_model_facts(load_model_config(checkpoint_dir));
   const auto pages = [&](int64_t tokens) { return (tokens + config.page_size - 1) / config.page_size; };
   // The window at any alignment, a step's rows at any alignment, the pad page.
-  const int64_t window_pages = pages(model.sliding_window) + 1 + pages(config.max_num_batched_tokens) + 1 + 1;
-  return window_pages * KvCache::window_page_bytes(model, config.page_size, at::kFloat) +
-         compressed_pages * KvCache::compressed_page_bytes(model, config.page_size, at::kFloat) +
-         config.max_num_seqs * KvCache::partial_bytes(model);
+  const int64_t window_pages = pages(model.window()) + 1 + pages(config.max_num_batched_tokens) + 1 + 1;
+  return window_pages * KvCache::page_bytes(model, 0, config.page_size, at::kFloat) +
+         compressed_pages * KvCache::page_bytes(model, 1, config.page_size, at::kFloat) +
+         config.max_num_seqs * KvCache::state_bytes(model);
 }
 
 // Bytes for a share of what config.max_num_seqs requests of config.max_model_len tokens can use, in both groups alike,
 // and no less than one of them needs.
 inline int64_t memory_share(const std::string& checkpoint_dir, EngineConfig config, double share) {
-  const ModelConfig model = load_model_config(checkpoint_dir);
+  const ModelFacts model = make_model_facts(load_model_config(checkpoint_dir));
   const int64_t least =
       memory_for(checkpoint_dir, config, 2 + (config.max_model_len + config.page_size - 1) / config.page_size);
   config.kv_cache_memory = int64_t{1} << 40;
   const CacheSizes most = choose_cache_sizes(model, config, at::kFloat);
-  const int64_t pages = most.num_window_pages * KvCache::window_page_bytes(model, config.page_size, at::kFloat) +
-                        most.num_compressed_pages * KvCache::compressed_page_bytes(model, config.page_size, at::kFloat);
+  const int64_t pages = most.num_pages[0] * KvCache::page_bytes(model, 0, config.page_size, at::kFloat) +
+                        most.num_pages[1] * KvCache::page_bytes(model, 1, config.page_size, at::kFloat);
   return std::max(least, static_cast<int64_t>(share * static_cast<double>(pages)) +
-                             config.max_num_seqs * KvCache::partial_bytes(model));
+                             config.max_num_seqs * KvCache::state_bytes(model));
 }
 
 // Cached pages count as free.

@@ -17,7 +17,7 @@ TEST(EngineChecks, NamesTheLimits) {
     const char* name;
     int64_t most;
   };
-  const ModelConfig model = load_model_config(data_path("v41-tiny"));
+  const ModelFacts model = make_model_facts(load_model_config(data_path("v41-tiny")));
   for (const auto& [setting, name, most] : std::vector<Case>{
            {&EngineConfig::num_threads, "num_threads", 1024},
            {&EngineConfig::max_num_seqs, "max_num_seqs", 65536},
@@ -36,7 +36,7 @@ TEST(EngineChecks, NamesTheLimits) {
 }
 
 TEST(EngineChecks, EveryRunningRequestHasARow) {
-  const ModelConfig model = load_model_config(data_path("v41-tiny"));
+  const ModelFacts model = make_model_facts(load_model_config(data_path("v41-tiny")));
   EngineConfig config;
   config.max_num_seqs = 20;
   config.max_num_batched_tokens = 16;

@@ -24,8 +24,8 @@ inline EngineConfig tiny_config(const std::string& checkpoint) {
   config.max_num_seqs = 8;
   config.poison_cache = true;
   config.num_threads = 1;  // steps this small only wait for each other
-  const ModelConfig model = load_model_config(data_path(checkpoint));
-  if (!model.engram_layer_ids.empty())
+  const ModelFacts model = make_model_facts(load_model_config(data_path(checkpoint)));
+  if (!model.engram.layer_ids.empty())
     config.engram_vocabulary = read_engram_vocabulary(data_path("engram_vocabulary"), model);
   return config;
 }

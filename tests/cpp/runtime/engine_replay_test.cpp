@@ -6,8 +6,9 @@
 #include "checkpoint/checkpoint.h"
 #include "engine_cases.h"
 #include "engine_harness.h"
-#include "models/model.h"
-#include "replay/replay_dispatcher.h"
+#include "graphs/replay_dispatcher.h"
+#include "layers/cache_layout.h"
+#include "models/family.h"
 #include "reprise/error.h"
 #include "reprise/model_state.h"
 #include "scheduler/scheduler.h"
@@ -163,25 +164,19 @@ TEST(EngineReplayTest, StatsCountWhatRan) {
 class OpenEngine {
  public:
   OpenEngine(ReplayMode replay, int64_t budget)
-      : config_(load_model_config(data_path(kCheckpoint))),
+      : decoder_(read_decoder(data_path(kCheckpoint))),
         checkpoint_(data_path(kCheckpoint)),
-        model_(make_model(config_, {.dtype = at::kFloat, .cache_rounding = true, .max_rows = 2048}, checkpoint_)),
-        cache_(config_, {.page_size = 4,
-                         .num_window_pages = 64,
-                         .num_compressed_pages = 64,
-                         .max_num_seqs = 2,
-                         .dtype = at::kFloat,
-                         .poison = true}),
-        state_(ModelStateBuilder(config_).max_num_seqs(2).max_model_len(200).page_size(4).build()),
-        dispatcher_(config_, *model_, nullptr, {}, cache_),
-        scheduler_({.decoder = {.num_layers = 10, .num_encoder_layers = kEncoderLayers, .window = kWindow},
+        model_(decoder_->make({.dtype = at::kFloat, .cache_rounding = true, .max_rows = 2048}, checkpoint_)),
+        cache_(model_->facts(),
+               {.page_size = 4, .num_pages = {64, 64}, .max_num_seqs = 2, .dtype = at::kFloat, .poison = true}),
+        state_(ModelStateBuilder(model_->facts()).max_num_seqs(2).max_model_len(200).page_size(4).build()),
+        dispatcher_(*model_, nullptr, cache_),
+        scheduler_({.model = model_->facts(),
                     .max_num_seqs = 2,
                     .max_num_batched_tokens = budget,
                     .max_model_len = 200,
                     .page_size = 4,
-                    .max_compress_ratio = 2,
-                    .num_window_pages = 64,
-                    .num_compressed_pages = 64,
+                    .num_pages = {64, 64},
                     .replay = replay}),
         replay_(replay) {}
 
@@ -200,7 +195,7 @@ class OpenEngine {
   KvCache& cache() { return cache_; }
 
  private:
-  ModelConfig config_;
+  std::unique_ptr<Decoder> decoder_;
   Checkpoint checkpoint_;
   std::unique_ptr<Model> model_;
   KvCache cache_;
@@ -223,16 +218,17 @@ TEST(EngineReplayTest, EncoderCachesAndPublishedKvAreTheSameInEveryMode) {
       OpenEngine trimmed(replay, budget);
       trimmed.prefill(prompt);
       for (int64_t layer = 0; layer < kEncoderLayers; ++layer) {
-        EXPECT_TRUE(same_bytes(off.cache().window(layer), trimmed.cache().window(layer)))
+        EXPECT_TRUE(same_bytes(off.cache().cells(kWindowKv, layer), trimmed.cache().cells(kWindowKv, layer)))
             << "window KV of layer " << layer;
       }
       for (const int64_t source : {2, 5}) {
-        EXPECT_TRUE(same_bytes(off.cache().compressed(source), trimmed.cache().compressed(source)))
+        EXPECT_TRUE(same_bytes(off.cache().cells(kCompressedKv, source), trimmed.cache().cells(kCompressedKv, source)))
             << "source " << source;
-        EXPECT_TRUE(same_bytes(off.cache().index_keys(source), trimmed.cache().index_keys(source)))
+        EXPECT_TRUE(same_bytes(off.cache().cells(kIndexKeys, source), trimmed.cache().cells(kIndexKeys, source)))
             << "source " << source;
       }
-      EXPECT_FALSE(same_bytes(off.cache().window(9), trimmed.cache().window(9))) << "the last layer was trimmed";
+      EXPECT_FALSE(same_bytes(off.cache().cells(kWindowKv, 9), trimmed.cache().cells(kWindowKv, 9)))
+          << "the last layer was trimmed";
     }
   }
 }

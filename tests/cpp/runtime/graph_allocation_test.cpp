@@ -25,19 +25,16 @@ struct Setting {
 class GraphAllocationTest : public ::testing::TestWithParam<Setting> {
  protected:
   GraphAllocationTest()
-      : model_(load_model_config(data_path(GetParam().checkpoint))),
+      : decoder_(read_decoder(data_path(GetParam().checkpoint))),
+        model_(decoder_->facts()),
         engine_(check_engine_config(config(), model_)),
-        runner_(data_path(GetParam().checkpoint), model_, engine_),
-        scheduler_({.decoder = {.num_layers = model_.num_hidden_layers,
-                                .num_encoder_layers = model_.num_encoder_layers(),
-                                .window = model_.sliding_window},
+        runner_(data_path(GetParam().checkpoint), *decoder_, engine_),
+        scheduler_({.model = model_,
                     .max_num_seqs = engine_.max_num_seqs,
                     .max_num_batched_tokens = engine_.max_num_batched_tokens,
                     .max_model_len = runner_.cache_sizes().max_model_len,
                     .page_size = engine_.page_size,
-                    .max_compress_ratio = 2,
-                    .num_window_pages = runner_.cache_sizes().num_window_pages,
-                    .num_compressed_pages = runner_.cache_sizes().num_compressed_pages,
+                    .num_pages = runner_.cache_sizes().num_pages,
                     .replay = ReplayMode::kBounded}) {
     results_.reserve(kMostRequests);
   }
@@ -76,7 +73,8 @@ class GraphAllocationTest : public ::testing::TestWithParam<Setting> {
   }
 
   const c10::InferenceMode inference_;
-  ModelConfig model_;
+  std::unique_ptr<Decoder> decoder_;
+  const ModelFacts& model_;
   EngineConfig engine_;
   ModelRunner runner_;
   Scheduler scheduler_;

@@ -11,8 +11,8 @@
 
 #include "../temporary_folder.h"
 #include "engine_harness.h"
-#include "graphs/graphed_model.h"
-#include "replay/replay_dispatcher.h"
+#include "graphs/graphed_walk.h"
+#include "graphs/replay_dispatcher.h"
 #include "reprise/error.h"
 #include "reprise/model_state.h"
 
@@ -195,7 +195,8 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, GraphEngineTest,
                                            Setting{"v41-tiny-engram", Dtype::kFloat32},
                                            Setting{"v41-tiny-quant", Dtype::kBFloat16}));
 
-// A model of one state per row, the row's token id, that writes down how its stages were run.
+// A model of one state per row, the row's token id, that writes down how the two parts of its walk were run. Its replay
+// adds 1000.
 class RecordingModel final : public Model {
  public:
   struct Call {
@@ -204,22 +205,21 @@ class RecordingModel final : public Model {
     int64_t padding = 0;
   };
 
-  States run_encoder(const StepInputs& inputs, KvCache&) override {
-    record("encoder", inputs.token_ids.size(0));
-    return {inputs.token_ids.clone()};
+  explicit RecordingModel(ModelFacts facts) : facts_(std::move(facts)) {}
+
+  const ModelFacts& facts() const override { return facts_; }
+  Rows embed(const StepInputs& inputs) override { return {inputs.token_ids.clone()}; }
+  void receive(int64_t layer, Rows& rows, KvCache&) override {
+    if (layer == 0) record("encoder", rows[0].size(0));
   }
-  States run_replay(const States& states, const StepInputs& inputs, KvCache&) override {
-    record("replay", states[0].size(0));
-    at::Tensor rows = states[0].add(1000);
-    for (size_t layer = 6; layer < inputs.layers.size(); ++layer) {  // v41-tiny's replay layers
-      if (inputs.layers[layer].rows.defined()) rows = rows.index_select(0, inputs.layers[layer].rows);
-    }
-    return {rows};
+  void compute(int64_t layer, Rows& rows, KvCache&) override {
+    EXPECT_EQ(get_forward_context().num_rows, rows[0].size(0));
+    if (layer + 1 != facts_.num_encoder_layers) return;
+    record("replay", rows[0].size(0));
+    rows[0] = rows[0].add(1000);
   }
-  StepOutputs finish(const States& states, const StepInputs& inputs) override {
-    const at::Tensor rows = states[0].index_select(0, inputs.output_rows);
-    return {.hidden_states = rows, .logits = rows.index_select(0, inputs.logits_rows)};
-  }
+  at::Tensor finish(const Rows& rows) override { return rows[0]; }
+  at::Tensor logits(const at::Tensor& hidden_states) override { return hidden_states; }
   int64_t weight_bytes() const override { return 0; }
 
   std::vector<Call> calls;
@@ -231,17 +231,19 @@ class RecordingModel final : public Model {
     const at::Tensor padding =
         context.attention.sequence_index.narrow(0, rows - context.num_padding_rows, context.num_padding_rows);
     EXPECT_TRUE(padding.eq(-1).all().item<bool>());
-    for (const at::Tensor& slots : {context.attention.window_slots, context.attention.positions}) {
+    for (const at::Tensor& slots : {context.attention.cells[0].slots, context.attention.positions}) {
       EXPECT_TRUE(slots.narrow(0, rows - context.num_padding_rows, context.num_padding_rows).eq(0).all().item<bool>());
     }
     calls.push_back({stage, rows, context.num_padding_rows});
   }
+
+  ModelFacts facts_;
 };
 
 // Steps of one request through the dispatcher with both models.
 class GraphDispatchTest : public ::testing::Test {
  protected:
-  GraphDispatchTest() : config_(load_model_config(data_path("v41-tiny"))) {
+  GraphDispatchTest() {
     for (int32_t i = 0; i < 100; ++i) tokens_.push_back(i + 3);
   }
 
@@ -251,8 +253,8 @@ class GraphDispatchTest : public ::testing::Test {
     if (kept == 0) return run_step(start, rows, nullptr);
     const int64_t end = start + rows;
     auto row_plan = std::make_shared<RowPlan>();
-    row_plan->layers.resize(static_cast<size_t>(config_.num_hidden_layers));
-    const auto cut = static_cast<size_t>(config_.num_encoder_layers() - 1);
+    row_plan->layers.resize(static_cast<size_t>(facts_.num_layers()));
+    const auto cut = static_cast<size_t>(facts_.num_encoder_layers - 1);
     for (size_t layer = cut; layer < row_plan->layers.size(); ++layer) {
       const bool last = layer + 1 == row_plan->layers.size();
       row_plan->layers[layer].first_computed =
@@ -272,7 +274,7 @@ class GraphDispatchTest : public ::testing::Test {
                               .samples = true,
                               .row_plan = std::move(row_plan)});
     for (int32_t page = 0; page < 25; ++page) {
-      for (const CacheGroup group : {CacheGroup::kWindow, CacheGroup::kCompressed}) {
+      for (const int32_t group : {0, 1}) {
         plan.block_table_updates.push_back({.group = group, .state_slot = 0, .index = page, .page = page + 1});
       }
     }
@@ -289,15 +291,13 @@ class GraphDispatchTest : public ::testing::Test {
   using Stages = std::vector<std::pair<std::string, int64_t>>;
 
   c10::InferenceMode inference_;
-  ModelConfig config_;
+  const ModelFacts facts_ = make_model_facts(load_model_config(data_path("v41-tiny")));
   std::vector<int32_t> tokens_;
-  RecordingModel model_;
-  KvCache cache_{
-      config_,
-      {.page_size = 4, .num_window_pages = 30, .num_compressed_pages = 30, .max_num_seqs = 4, .dtype = at::kFloat}};
-  ModelState state_ = ModelStateBuilder(config_).max_num_seqs(4).max_model_len(100).page_size(4).build();
-  GraphedModel graphs_{config_, model_, {.buckets = kBuckets, .max_num_seqs = 4}};
-  ReplayDispatcher dispatcher_{config_, model_, &graphs_, kBuckets, cache_};
+  RecordingModel model_{facts_};
+  KvCache cache_{facts_, {.page_size = 4, .num_pages = {30, 30}, .max_num_seqs = 4, .dtype = at::kFloat}};
+  ModelState state_ = ModelStateBuilder(facts_).max_num_seqs(4).max_model_len(100).page_size(4).build();
+  GraphedWalk graphs_{model_, ReplayDispatcher::cut_layer(facts_), {.buckets = kBuckets, .max_num_seqs = 4}};
+  ReplayDispatcher dispatcher_{model_, &graphs_, cache_};
 };
 
 TEST_F(GraphDispatchTest, WholeBatchInTheSmallestGraphThatHoldsIt) {
@@ -332,7 +332,7 @@ TEST_F(GraphDispatchTest, TrimmedStepsWithoutAGraphRunTheirKeptRowsEagerly) {
 
 TEST_F(GraphDispatchTest, AnEncoderThatReadsANarrowerWindowRunsEagerly) {
   auto row_plan = std::make_shared<RowPlan>();
-  row_plan->layers.resize(static_cast<size_t>(config_.num_hidden_layers));
+  row_plan->layers.resize(static_cast<size_t>(facts_.num_layers()));
   for (LayerRows& layer : row_plan->layers) layer.window_floor = 2;
   EXPECT_EQ(run_step(0, 3, row_plan), 1005);
   EXPECT_EQ(stages(), (Stages{{"encoder", 3}, {"replay", 3}}));

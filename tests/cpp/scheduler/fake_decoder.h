@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "../decoder_facts.h"
 #include "reprise/step_plan.h"
 #include "scheduler/replay_plan.h"
 
@@ -27,7 +28,7 @@ inline uint64_t mix(uint64_t a, uint64_t b) {
 }
 
 struct FakeModel {
-  DecoderFacts facts;
+  ModelFacts facts;
   std::vector<int64_t> ratios;   // [num_layers]; 0 = window only
   std::vector<int64_t> sources;  // layers that publish compressed keys
   int64_t vocab = 50;
@@ -35,12 +36,13 @@ struct FakeModel {
   // Sources in the first layers, the last of them at num_encoder_layers - 1 with ratio 1, those before it with ratio 2.
   static FakeModel make(int64_t num_layers, int64_t num_encoder_layers, int64_t window) {
     FakeModel model;
-    model.facts = {num_layers, num_encoder_layers, window, true};
     for (int64_t layer = 0; layer < num_layers; ++layer) {
       const bool source = layer == num_encoder_layers - 1 || (layer >= 1 && layer < num_encoder_layers);
       if (source) model.sources.push_back(layer);
       model.ratios.push_back(layer < 1 && !source ? 0 : layer < num_encoder_layers - 1 ? 2 : 1);
     }
+    model.facts = make_facts(num_layers, num_encoder_layers, window, true,
+                             *std::max_element(model.ratios.begin(), model.ratios.end()));
     return model;
   }
   int64_t source_of(int64_t layer) const {  // -1: reads no compressed keys
@@ -73,7 +75,7 @@ class ReferenceDecoder {
  public:
   ReferenceDecoder(const FakeModel& model, std::vector<int64_t> window_floors = {}, AdoptedPrefix prefix = {})
       : model_(model), floors_(std::move(window_floors)), prefix_(std::move(prefix)) {
-    floors_.resize(static_cast<size_t>(model.facts.num_layers), 0);
+    floors_.resize(static_cast<size_t>(model.facts.num_layers()), 0);
     keys_.resize(floors_.size());
     outputs_.resize(floors_.size());
     compressed_sums_.resize(floors_.size());
@@ -113,7 +115,7 @@ class ReferenceDecoder {
       return 0;
     }
     uint64_t seen = 0;
-    for (int64_t q = std::max({p - model_.facts.window + 1, floors_[layer], int64_t{0}}); q <= p; ++q) {
+    for (int64_t q = std::max({p - model_.facts.window() + 1, floors_[layer], int64_t{0}}); q <= p; ++q) {
       seen += keys_[layer][static_cast<size_t>(q)];
     }
     const int64_t source = model_.source_of(l);
@@ -147,7 +149,7 @@ class PagedDecoder {
   PagedDecoder(const FakeModel& model, int64_t page_size, int64_t num_window_pages, int64_t num_compressed_pages,
                int64_t max_num_seqs)
       : model_(model), page_size_(page_size) {
-    const auto layers = static_cast<size_t>(model.facts.num_layers);
+    const auto layers = static_cast<size_t>(model.facts.num_layers());
     cells_[0].assign(layers, std::vector<Cell>(static_cast<size_t>(num_window_pages * page_size)));
     cells_[1].assign(layers, std::vector<Cell>(static_cast<size_t>(num_compressed_pages * page_size)));
     for (auto& tables : tables_) tables.resize(static_cast<size_t>(max_num_seqs));
@@ -172,7 +174,7 @@ class PagedDecoder {
       rows += s.num_rows;
     }
     EXPECT_EQ(rows, plan.num_rows);
-    for (int64_t layer = 0; layer < model_.facts.num_layers; ++layer) {
+    for (int64_t layer = 0; layer < model_.facts.num_layers(); ++layer) {
       for (size_t i = 0; i < plan.sequences.size(); ++i) receive(plan.sequences[i], layer, inputs[i], tags[i]);
       for (size_t i = 0; i < plan.sequences.size(); ++i) compute(plan.sequences[i], layer, inputs[i], tags[i]);
     }
@@ -187,10 +189,10 @@ class PagedDecoder {
   // cache.
   AdoptedPrefix adopted(const StepPlan& plan, const ScheduledSequence& s) {
     AdoptedPrefix prefix{s.publish_from, s.start, {}};
-    prefix.compressed.resize(static_cast<size_t>(model_.facts.num_layers));
+    prefix.compressed.resize(static_cast<size_t>(model_.facts.num_layers()));
     std::vector<int32_t> pages;
     for (const BlockTableUpdate& update : plan.block_table_updates) {
-      if (update.group != CacheGroup::kCompressed || update.state_slot != s.state_slot) continue;
+      if (update.group != kCompressed || update.state_slot != s.state_slot) continue;
       if (pages.size() <= static_cast<size_t>(update.index)) pages.resize(static_cast<size_t>(update.index) + 1);
       pages[static_cast<size_t>(update.index)] = update.page;
     }
@@ -224,7 +226,7 @@ class PagedDecoder {
       if (table.size() <= static_cast<size_t>(update.index))
         table.resize(static_cast<size_t>(update.index) + 1, kPadPage);
       table[static_cast<size_t>(update.index)] = update.page;
-      const bool adopted = update.group == CacheGroup::kCompressed &&
+      const bool adopted = update.group == kCompressed &&
                            std::any_of(plan.sequences.begin(), plan.sequences.end(), [&](const ScheduledSequence& s) {
                              return s.state_slot == update.state_slot && update.index * page_size_ < s.publish_from;
                            });
@@ -237,13 +239,12 @@ class PagedDecoder {
   }
 
   // The cell of position p (compressed: of group position c = p / ratio; `per_page` positions a page).
-  Cell& cell(CacheGroup group, int64_t layer, const ScheduledSequence& s, int64_t index, int64_t per_page) {
+  Cell& cell(int32_t group, int64_t layer, const ScheduledSequence& s, int64_t index, int64_t per_page) {
     static Cell nowhere;
     const auto& table = tables_[static_cast<size_t>(group)][static_cast<size_t>(s.state_slot)];
     const auto entry = static_cast<size_t>(index / per_page);
     if (entry >= table.size() || table[entry] == kPadPage) {
-      ADD_FAILURE() << "request " << s.id << " has no page for index " << index << " of group "
-                    << static_cast<int>(group);
+      ADD_FAILURE() << "request " << s.id << " has no page for index " << index << " of group " << group;
       return nowhere = {};
     }
     return cells_[static_cast<size_t>(group)][static_cast<size_t>(layer)]
@@ -258,7 +259,7 @@ class PagedDecoder {
       const uint64_t input = x[static_cast<size_t>(p - s.start)];
       const uint64_t tag = tags[static_cast<size_t>(p)];
       EXPECT_NE(input, kAbsent) << "layer " << layer << " receives row " << p << " that no layer before it computed";
-      cell(CacheGroup::kWindow, layer, s, p, page_size_) = {window_key(input, layer, p), tag};
+      cell(kWindow, layer, s, p, page_size_) = {window_key(input, layer, p), tag};
       if (!model_.is_source(layer)) continue;
       const int64_t ratio = model_.ratios[static_cast<size_t>(layer)];
       auto& partial = partial_[static_cast<size_t>(s.state_slot)][static_cast<size_t>(layer)];
@@ -270,7 +271,7 @@ class PagedDecoder {
         EXPECT_EQ(part.tag, tags[static_cast<size_t>(p - j)]) << "stale partial state at row " << p - j;
         value = mix(value, part.value);
       }
-      Cell& key = cell(CacheGroup::kCompressed, layer, s, p / ratio, page_size_ / ratio);
+      Cell& key = cell(kCompressed, layer, s, p / ratio, page_size_ / ratio);
       EXPECT_EQ(key.tag, 0u) << "request " << s.id << " overwrites compressed key " << p / ratio
                              << ", which others may share";
       key = {value, tag};
@@ -286,8 +287,8 @@ class PagedDecoder {
         continue;
       }
       uint64_t seen = 0;
-      for (int64_t q = std::max({p - model_.facts.window + 1, rows.window_floor, int64_t{0}}); q <= p; ++q) {
-        const Cell& key = cell(CacheGroup::kWindow, layer, s, q, page_size_);
+      for (int64_t q = std::max({p - model_.facts.window() + 1, rows.window_floor, int64_t{0}}); q <= p; ++q) {
+        const Cell& key = cell(kWindow, layer, s, q, page_size_);
         EXPECT_EQ(key.tag, tags[static_cast<size_t>(q)]) << "request " << s.id << " layer " << layer << " row " << p
                                                          << " reads window key " << q << " that is not its own";
         seen += key.value;
@@ -298,7 +299,7 @@ class PagedDecoder {
         const int64_t visible = (p + 1) / ratio;
         uint64_t sum = 0;
         for (int64_t c = 0; c < visible; ++c) {
-          const Cell& key = cell(CacheGroup::kCompressed, source, s, c, page_size_ / ratio);
+          const Cell& key = cell(kCompressed, source, s, c, page_size_ / ratio);
           EXPECT_EQ(key.tag, tags[static_cast<size_t>(c * ratio + ratio - 1)])
               << "request " << s.id << " layer " << layer << " row " << p << " reads compressed key " << c
               << " that is not its own";
@@ -313,9 +314,9 @@ class PagedDecoder {
 
   const FakeModel& model_;
   int64_t page_size_;
-  std::array<std::vector<std::vector<Cell>>, kNumCacheGroups> cells_;      // [group][layer][page * page_size + offset]
-  std::array<std::vector<std::vector<int32_t>>, kNumCacheGroups> tables_;  // [group][slot][entry]
-  std::vector<std::vector<std::map<int64_t, Cell>>> partial_;              // [slot][layer], by position in the group
+  std::array<std::vector<std::vector<Cell>>, 2> cells_;        // [group][layer][page * page_size + offset]
+  std::array<std::vector<std::vector<int32_t>>, 2> tables_;    // [group][slot][entry]
+  std::vector<std::vector<std::map<int64_t, Cell>>> partial_;  // [slot][layer], by position in the group
 };
 
 }  // namespace reprise::testing

@@ -91,23 +91,23 @@ TEST(BlockTable, GivesBackLeadingEntriesAndGrowsAllOrNothing) {
   EXPECT_EQ(pool.num_free(), 5);
 }
 
-TEST(CacheGroup, WindowRowsBehindTheNextOneStayLive) {
-  const CacheGroupFacts w127{64, 100, 127};
+TEST(GroupPages, WindowRowsBehindTheNextOneStayLive) {
+  const GroupPages w127{64, 100, 127};
   EXPECT_EQ(w127.first_live_entry(1024), 14) << "rows 897..1023 must be live; page 13 ends at 895";
   // Pages larger than the window: page 0 (rows 0..255) goes once the row 256 + 128 runs next.
-  const CacheGroupFacts big{256, 100, 128};
+  const GroupPages big{256, 100, 128};
   for (int64_t length : {255, 256, 257, 258, 383}) EXPECT_EQ(big.first_live_entry(length), 0) << length;
   for (int64_t length : {384, 385}) EXPECT_EQ(big.first_live_entry(length), 1) << length;
   // W 128, page 128, row 255 next: the page that holds row 255 - 128 = 127 is live.
-  EXPECT_EQ((CacheGroupFacts{128, 100, 128}.first_live_entry(255)), 0);
-  EXPECT_EQ((CacheGroupFacts{128, 100, 128}.first_live_entry(256)), 1);
+  EXPECT_EQ((GroupPages{128, 100, 128}.first_live_entry(255)), 0);
+  EXPECT_EQ((GroupPages{128, 100, 128}.first_live_entry(256)), 1);
 }
 
-TEST(CacheGroup, ResidentPagesOfAMovingWindow) {
-  const CacheGroupFacts facts{16, 100, 32};
+TEST(GroupPages, ResidentPagesOfAMovingWindow) {
+  const GroupPages facts{16, 100, 32};
   EXPECT_EQ(facts.max_resident_pages(1000, 1), 3) << "33 rows that start inside a page touch at most 3";
   EXPECT_EQ(facts.max_resident_pages(20, 1), 2) << "no more than the request has";
-  EXPECT_EQ((CacheGroupFacts{16, 100, 0}.max_resident_pages(1000, 1)), 63);
+  EXPECT_EQ((GroupPages{16, 100, 0}.max_resident_pages(1000, 1)), 63);
 }
 
 }  // namespace

@@ -5,13 +5,15 @@
 #include <set>
 #include <stdexcept>
 
+#include "../decoder_facts.h"
+
 namespace reprise {
 namespace {
 
 // Three encoder layers (0..2, the last KV source is 2) and three replay layers (3..5), W = 4.
-constexpr DecoderFacts kDecoder{6, 3, 4, true};
+const ModelFacts kDecoder = testing::make_facts(6, 3, 4);
 
-std::vector<LayerRows> layers(ReplayMode mode, int64_t prompt_length, const DecoderFacts& facts = kDecoder) {
+std::vector<LayerRows> layers(ReplayMode mode, int64_t prompt_length, const ModelFacts& facts = kDecoder) {
   return make_row_plan(mode, prompt_length, facts).layers;
 }
 
@@ -36,8 +38,7 @@ TEST(ReplayPlan, ThresholdsStopAtThePromptsStart) {
 }
 
 TEST(ReplayPlan, LastRowIsForReplayLayersWithoutKv) {
-  DecoderFacts shared = kDecoder;
-  shared.replay_layers_own_kv = false;
+  const ModelFacts shared = testing::make_facts(6, 3, 4, /*replay_layers_own_kv=*/false);
   const std::vector<LayerRows> expected = {{0, 0, 0}, {0, 0, 0}, {0, 19, 0}, {19, 19, 0}, {19, 19, 0}, {19, 19, 0}};
   EXPECT_EQ(layers(ReplayMode::kLastRow, 20, shared), expected);
   EXPECT_EQ(layers(ReplayMode::kExact, 20, shared), expected)
@@ -47,8 +48,8 @@ TEST(ReplayPlan, LastRowIsForReplayLayersWithoutKv) {
 
 TEST(ReplayPlan, OffAndDecodersThatCannotReplayTrimNothing) {
   EXPECT_TRUE(trims_nothing(make_row_plan(ReplayMode::kOff, 1000, kDecoder)));
-  EXPECT_TRUE(trims_nothing(make_row_plan(ReplayMode::kBounded, 1000, DecoderFacts{6, 6, 4, true})));
-  EXPECT_TRUE(trims_nothing(make_row_plan(ReplayMode::kExact, 1000, DecoderFacts{6, 0, 4, true})));
+  EXPECT_TRUE(trims_nothing(make_row_plan(ReplayMode::kBounded, 1000, testing::make_facts(6, 6, 4))));
+  EXPECT_TRUE(trims_nothing(make_row_plan(ReplayMode::kExact, 1000, testing::make_facts(6, 0, 4))));
 }
 
 TEST(ReplayPlan, LayersHandRowsOnAndGeneratedRowsRunEverywhere) {
@@ -113,25 +114,25 @@ TEST(ReplayPlan, HitsThatSaveNothingAreNotAdopted) {
 }
 
 // Which rows each layer must receive, found by following dependencies one by one: the tight answer.
-std::vector<int64_t> first_rows_needed(ReplayMode mode, int64_t prompt_length, int64_t hit, const DecoderFacts& facts) {
-  std::vector<std::set<int64_t>> received(static_cast<size_t>(facts.num_layers));
-  std::vector<std::set<int64_t>> computed(static_cast<size_t>(facts.num_layers));
+std::vector<int64_t> first_rows_needed(ReplayMode mode, int64_t prompt_length, int64_t hit, const ModelFacts& facts) {
+  std::vector<std::set<int64_t>> received(static_cast<size_t>(facts.num_layers()));
+  std::vector<std::set<int64_t>> computed(static_cast<size_t>(facts.num_layers()));
   const auto compute = [&](const auto& self, int64_t layer, int64_t row) -> void {
     if (layer < 0 || !computed[static_cast<size_t>(layer)].insert(row).second) return;
     const bool floored = mode == ReplayMode::kBounded && layer >= facts.num_encoder_layers;
-    const int64_t floor = floored ? std::max<int64_t>(prompt_length - facts.window, 0) : 0;
-    for (int64_t key = std::max(row - facts.window + 1, floor); key <= row; ++key) {
+    const int64_t floor = floored ? std::max<int64_t>(prompt_length - facts.window(), 0) : 0;
+    for (int64_t key = std::max(row - facts.window() + 1, floor); key <= row; ++key) {
       received[static_cast<size_t>(layer)].insert(key);
       self(self, layer - 1, key);
     }
   };
-  for (int64_t layer = 0; layer < facts.num_layers; ++layer) {
+  for (int64_t layer = 0; layer < facts.num_layers(); ++layer) {
     for (int64_t row = 0; row < prompt_length; ++row) {
-      bool wanted = row == prompt_length - 1 && layer == facts.num_layers - 1;  // the row that is sampled
-      if (mode == ReplayMode::kOff && row >= hit) wanted = true;                // off runs every row it did not find
+      bool wanted = row == prompt_length - 1 && layer == facts.num_layers() - 1;  // the row that is sampled
+      if (mode == ReplayMode::kOff && row >= hit) wanted = true;                  // off runs every row it did not find
       if (wanted) compute(compute, layer, row);
       // Every new row publishes in every encoder layer, and leaves the window KV that generated rows will read.
-      const bool later_reads = row > prompt_length - facts.window;
+      const bool later_reads = row > prompt_length - facts.window();
       if ((layer < facts.num_encoder_layers && row >= hit) || later_reads) {
         received[static_cast<size_t>(layer)].insert(row);
         compute(compute, layer - 1, row);
@@ -146,7 +147,7 @@ std::vector<int64_t> first_rows_needed(ReplayMode mode, int64_t prompt_length, i
 TEST(ReplayPlan, HaloIsTightAgainstFollowingEveryDependency) {
   for (ReplayMode mode : {ReplayMode::kOff, ReplayMode::kExact, ReplayMode::kBounded}) {
     for (int64_t window : {1, 2, 4}) {
-      const DecoderFacts facts{5, 3, window, true};
+      const ModelFacts facts = testing::make_facts(5, 3, window);
       for (int64_t prompt_length : {20, 33}) {
         for (int64_t hit = 1; hit < prompt_length; ++hit) {
           const auto plan = make_hit_row_plan(mode, prompt_length, hit, PrefixRebuild::kExact, facts);

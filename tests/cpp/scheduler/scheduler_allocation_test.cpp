@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "../allocations.h"
+#include "../decoder_facts.h"
 #include "scheduler/scheduler.h"
 
 namespace reprise {
@@ -9,13 +10,12 @@ namespace {
 TEST(SchedulerAllocation, DecodeStepsAllocateNothing) {
   for (bool prefix_caching : {false, true}) {
     SchedulerConfig config;
-    config.decoder = {6, 3, 16, true};
+    config.model = testing::make_facts(6, 3, 16);
     config.max_num_seqs = 32;
     config.max_num_batched_tokens = 512;
     config.max_model_len = 1000;
     config.page_size = 8;
-    config.num_window_pages = 500;
-    config.num_compressed_pages = 4000;
+    config.num_pages = {500, 4000};
     config.enable_prefix_caching = prefix_caching;
     Scheduler scheduler(config);
     std::vector<SequenceResult> results;

@@ -32,8 +32,8 @@ class Harness {
   Harness(FakeModel model, SchedulerConfig config)
       : model_(std::move(model)),
         scheduler(with_model(config, model_)),
-        decoder_(model_, config.page_size, config.num_window_pages, std::max<int64_t>(config.num_compressed_pages, 1),
-                 config.max_num_seqs) {}
+        decoder_(model_, config.page_size, config.num_pages[kWindow],
+                 config.num_pages.size() > kCompressed ? config.num_pages[kCompressed] : 1, config.max_num_seqs) {}
 
   RequestId submit(std::vector<int32_t> prompt, int64_t max_tokens, ReplayMode replay = ReplayMode::kExact,
                    int64_t priority = 0, bool reads_prompt_logits = false) {
@@ -105,9 +105,10 @@ class Harness {
     scheduler.check_integrity();
   }
   void expect_all_free() const {
-    for (CacheGroup group : {CacheGroup::kWindow, CacheGroup::kCompressed}) {
+    for (size_t g = 0; g < model_.facts.groups.size(); ++g) {
+      const auto group = static_cast<int32_t>(g);
       const PageStats stats = scheduler.page_stats(group);
-      EXPECT_EQ(stats.free_pages, stats.num_pages) << "pages are lost in group " << static_cast<int>(group);
+      EXPECT_EQ(stats.free_pages, stats.num_pages) << "pages are lost in group " << group;
     }
   }
   // The tokens a request gets alone.
@@ -135,17 +136,17 @@ class Harness {
 
  private:
   static SchedulerConfig with_model(SchedulerConfig config, const FakeModel& model) {
-    config.decoder = model.facts;
-    config.max_compress_ratio = *std::max_element(model.ratios.begin(), model.ratios.end());
+    config.model = model.facts;
+    config.num_pages.resize(model.facts.groups.size());
     return config;
   }
 
   std::vector<int64_t> window_floors(const SequenceRequest& request) const {
-    const DecoderFacts& facts = model_.facts;
-    std::vector<int64_t> floors(static_cast<size_t>(facts.num_layers), 0);
+    const ModelFacts& facts = model_.facts;
+    std::vector<int64_t> floors(static_cast<size_t>(facts.num_layers()), 0);
     if (request.replay != ReplayMode::kBounded || request.needs_every_row || facts.num_encoder_layers == 0)
       return floors;
-    const int64_t floor = std::max<int64_t>(static_cast<int64_t>(request.prompt.size()) - facts.window, 0);
+    const int64_t floor = std::max<int64_t>(static_cast<int64_t>(request.prompt.size()) - facts.window(), 0);
     std::fill(floors.begin() + facts.num_encoder_layers, floors.end(), floor);
     return floors;
   }
@@ -180,7 +181,7 @@ class Harness {
       if (starts && bounded_rebuild()) {
         std::vector<int64_t> floors = window_floors(entry.request);
         if (s.publish_from > 0) {
-          for (int64_t& floor : floors) floor = std::max(floor, s.publish_from - model_.facts.window);
+          for (int64_t& floor : floors) floor = std::max(floor, s.publish_from - model_.facts.window());
         }
         entry.reference = std::make_unique<ReferenceDecoder>(
             model_, floors, s.publish_from > 0 ? decoder_.adopted(plan, s) : AdoptedPrefix{});
@@ -227,9 +228,9 @@ class Harness {
     for (int64_t k = 1; k <= num_replay; ++k) {
       int64_t bound = prompt_length;
       if (request.needs_every_row || request.replay == ReplayMode::kStep) continue;
-      if (request.replay == ReplayMode::kBounded) bound = std::min(prompt_length, model_.facts.window);
+      if (request.replay == ReplayMode::kBounded) bound = std::min(prompt_length, model_.facts.window());
       if (request.replay == ReplayMode::kExact) {
-        bound = std::min(prompt_length, 1 + (num_replay - k) * (model_.facts.window - 1));
+        bound = std::min(prompt_length, 1 + (num_replay - k) * (model_.facts.window() - 1));
       }
       EXPECT_LE(facts->replay_rows_by_layer[static_cast<size_t>(k - 1)], bound * (1 + facts->preemptions))
           << "replay layer " << k;

@@ -7,6 +7,7 @@ namespace {
 
 using testing::FakeModel;
 using testing::Harness;
+using testing::kCompressed;
 using testing::make_prompt;
 
 // Three encoder layers of six, W 4: under exact rebuild a long suffix after a hit H starts at row H - 2 (W - 1) = H -
@@ -19,8 +20,7 @@ SchedulerConfig caching(PrefixRebuild rebuild = PrefixRebuild::kExact, int64_t p
   config.max_num_batched_tokens = 64;
   config.max_model_len = 2000;
   config.page_size = page_size;
-  config.num_window_pages = 4000 / page_size + 50;
-  config.num_compressed_pages = 8000 / page_size + 50;
+  config.num_pages = {4000 / page_size + 50, 8000 / page_size + 50};
   config.enable_prefix_caching = true;
   config.prefix_rebuild = rebuild;
   return config;
@@ -215,7 +215,7 @@ TEST(SchedulerPrefix, ExactRequestsTakeNothingApproximateByDefault) {
 
 TEST(SchedulerPrefix, TheLeastRecentlyUsedPrefixGoesFirst) {
   SchedulerConfig config = caching();
-  config.num_compressed_pages = 1 + 30;
+  config.num_pages[kCompressed] = 1 + 30;
   Harness harness(small_model(), config);
   const auto serve = [&](int32_t text) {
     std::vector<int32_t> prompt = make_prompt(40, text);
@@ -234,7 +234,7 @@ TEST(SchedulerPrefix, TheLeastRecentlyUsedPrefixGoesFirst) {
 
 TEST(SchedulerPrefix, PreemptedAfterAHitAndResumedWithoutOne) {
   SchedulerConfig config = caching();
-  config.num_compressed_pages = 1 + 26;
+  config.num_pages[kCompressed] = 1 + 26;
   Harness harness(small_model(), config);
   harness.submit(make_prompt(40), 1);
   harness.run_all();
@@ -260,7 +260,7 @@ TEST(SchedulerPrefix, ABoundedRequestContinuesBehindTheHitItBeganWith) {
   // in the cache, but one that began cold would go on as another request if it took them.
   for (bool began_with_hit : {false, true}) {
     SchedulerConfig config = caching(PrefixRebuild::kBounded);
-    config.num_compressed_pages = 1 + 14;
+    config.num_pages[kCompressed] = 1 + 14;
     Harness harness(small_model(), config);
     if (began_with_hit) {
       harness.submit(prompt_sharing(12, 13, 1), 1, ReplayMode::kBounded);
@@ -285,7 +285,7 @@ TEST(SchedulerPrefix, ABoundedRequestContinuesBehindTheHitItBeganWith) {
 TEST(SchedulerPrefix, TheSamePromptAgainAndAgainOverTwoSlots) {
   SchedulerConfig config = caching();
   config.max_num_seqs = 2;
-  config.num_compressed_pages = 1 + 40;
+  config.num_pages[kCompressed] = 1 + 40;
   Harness harness(small_model(), config);
   std::vector<int32_t> expected;
   for (int i = 0; i < 200; ++i) {

@@ -41,12 +41,12 @@ void run_schedule(uint64_t seed, bool prefix_caching, Coverage& coverage) {
   config.prefix_rebuild = draw.one_of({PrefixRebuild::kAuto, PrefixRebuild::kExact, PrefixRebuild::kBounded});
   const int64_t longest = draw.from(prefix_caching ? 25 : 4, 60);
   const int64_t longest_answer = draw.from(1, 30);
-  const CacheGroupFacts window_group{config.page_size, 0, window};
-  const CacheGroupFacts compressed_group{config.page_size, 0, 0};
+  const GroupPages window_group{config.page_size, 0, window};
+  const GroupPages compressed_group{config.page_size, 0, 0};
   const int64_t rows = longest + longest_answer - 1;
   const int64_t slack = draw.one_of<int64_t>({0, 4, 8, 12, 100});
-  config.num_window_pages = 1 + window_group.max_resident_pages(rows, 1) + draw.from(0, slack);
-  config.num_compressed_pages = 1 + compressed_group.max_resident_pages(rows, 1) + draw.from(0, slack);
+  config.num_pages = {1 + window_group.max_resident_pages(rows, 1) + draw.from(0, slack),
+                      1 + compressed_group.max_resident_pages(rows, 1) + draw.from(0, slack)};
   Harness harness(model, config);
 
   std::vector<std::vector<int32_t>> families;  // prompts are prefixes of these with tails of their own

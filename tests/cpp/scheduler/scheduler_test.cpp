@@ -14,8 +14,9 @@ using testing::FakeModel;
 using testing::Harness;
 using testing::make_prompt;
 
-constexpr auto kWindow = CacheGroup::kWindow;
-constexpr auto kCompressed = CacheGroup::kCompressed;
+using testing::kCompressed;
+using testing::kWindow;
+using testing::make_facts;
 
 SchedulerConfig roomy(int64_t page_size = 4) {
   SchedulerConfig config;
@@ -23,8 +24,7 @@ SchedulerConfig roomy(int64_t page_size = 4) {
   config.max_num_batched_tokens = 8;
   config.max_model_len = 1000;
   config.page_size = page_size;
-  config.num_window_pages = 200;
-  config.num_compressed_pages = 400;
+  config.num_pages = {200, 400};
   return config;
 }
 
@@ -156,8 +156,7 @@ TEST(Scheduler, WindowPagesComeBackAsTheWindowMoves) {
   SchedulerConfig config = roomy(64);
   config.max_num_batched_tokens = 1024;
   config.max_model_len = 2000;
-  DecoderFacts facts{4, 2, 127, true};
-  config.decoder = facts;
+  config.model = make_facts(4, 2, 127);
   Scheduler scheduler(config);
   SequenceRequest request;
   request.id = 1;
@@ -176,7 +175,7 @@ TEST(Scheduler, LiveWindowRowsNeverFallBelowTheWindow) {
   for (int64_t page_size : {1, 4, 16}) {
     for (int64_t window : {1, 3, 4, 5, 8}) {
       SchedulerConfig config = roomy(page_size);
-      config.decoder = {4, 2, window, true};
+      config.model = make_facts(4, 2, window, true, /*ratio=*/1);
       Scheduler scheduler(config);
       SequenceRequest request;
       request.id = 1;
@@ -205,8 +204,7 @@ TEST(Scheduler, PagesLargerThanTheWindow) {
   for (int64_t length : {255, 256, 257, 258, 383, 384, 385}) {
     SchedulerConfig config = roomy(256);
     config.max_num_batched_tokens = 100;
-    config.num_window_pages = 6;
-    config.num_compressed_pages = 6;
+    config.num_pages = {6, 6};
     Harness harness(FakeModel::make(4, 2, 128), config);
     const RequestId id = harness.submit(make_prompt(length), 4);
     harness.run_all();
@@ -216,9 +214,9 @@ TEST(Scheduler, PagesLargerThanTheWindow) {
 
 TEST(Scheduler, RefusesWhatCanNeverFit) {
   SchedulerConfig config = roomy();
-  config.decoder = {6, 3, 4, true};
+  config.model = make_facts(6, 3, 4);
   config.max_model_len = 100;
-  config.num_compressed_pages = 11;
+  config.num_pages[kCompressed] = 11;
   Scheduler scheduler(config);
   SequenceRequest request;
   request.id = 1;
@@ -288,7 +286,7 @@ TEST(Scheduler, AnUrgentPromptOvertakesALongOne) {
 
 TEST(Scheduler, PreemptsTheLatestOfTheLowestPriorityAndItContinues) {
   SchedulerConfig config = roomy();
-  config.num_compressed_pages = 1 + 12;
+  config.num_pages[kCompressed] = 1 + 12;
   Harness harness(small_model(), config);
   const RequestId a = harness.submit(make_prompt(10, 1), 20, ReplayMode::kBounded, 0);
   const RequestId b = harness.submit(make_prompt(10, 2), 20, ReplayMode::kBounded, 1);
@@ -306,7 +304,7 @@ TEST(Scheduler, PreemptsTheLatestOfTheLowestPriorityAndItContinues) {
 TEST(Scheduler, GeneratedRowsThatRunAgainAreNotTrimmedByStep) {
   SchedulerConfig config = roomy();
   config.max_num_batched_tokens = 64;
-  config.num_compressed_pages = 1 + 9;
+  config.num_pages[kCompressed] = 1 + 9;
   Harness harness(small_model(), config);
   harness.submit(make_prompt(10, 1), 24, ReplayMode::kBounded, /*priority=*/0);
   const RequestId low = harness.submit(make_prompt(10, 2), 16, ReplayMode::kStep, /*priority=*/1);
@@ -324,7 +322,7 @@ TEST(Scheduler, GeneratedRowsThatRunAgainAreNotTrimmedByStep) {
 
 TEST(Scheduler, ANewcomerLeavesRunningRequestsThePagesTheyWillSoonWant) {
   SchedulerConfig config = roomy();
-  config.num_compressed_pages = 1 + 10;
+  config.num_pages[kCompressed] = 1 + 10;
   Harness harness(small_model(), config);
   harness.submit(make_prompt(12, 1), 8);
   harness.step();
@@ -337,7 +335,7 @@ TEST(Scheduler, ANewcomerLeavesRunningRequestsThePagesTheyWillSoonWant) {
 
 TEST(Scheduler, PromptLogitsAreNotReadTwiceAfterAPreemption) {
   SchedulerConfig config = roomy();
-  config.num_compressed_pages = 1 + 9;
+  config.num_pages[kCompressed] = 1 + 9;
   Harness harness(small_model(), config);
   harness.submit(make_prompt(10, 1), 24, ReplayMode::kBounded, 0);
   const RequestId b = harness.submit(make_prompt(10, 2), 8, ReplayMode::kBounded, 1, /*reads_prompt_logits=*/true);
@@ -347,8 +345,7 @@ TEST(Scheduler, PromptLogitsAreNotReadTwiceAfterAPreemption) {
 
 TEST(Scheduler, ALongPromptBesideGrowingDecodesFinishes) {
   SchedulerConfig config = roomy();
-  config.num_window_pages = 1 + 8;
-  config.num_compressed_pages = 1 + 40;
+  config.num_pages = {1 + 8, 1 + 40};
   Harness harness(small_model(), config);
   for (int i = 0; i < 3; ++i) harness.submit(make_prompt(2, i), 60);
   for (int i = 0; i < 3; ++i) harness.step();
@@ -367,8 +364,8 @@ TEST(Scheduler, OneRequestMuchLongerThanTheOthers) {
 
 TEST(Scheduler, PoolsThatJustFitOneRequestServeManyInTurn) {
   SchedulerConfig config = roomy();
-  config.num_window_pages = 1 + 3;  // W + 1 = 5 rows touch at most 2 pages of 4... and one to spare
-  config.num_compressed_pages = 1 + 6;
+  config.num_pages[kWindow] = 1 + 3;  // W + 1 = 5 rows touch at most 2 pages of 4... and one to spare
+  config.num_pages[kCompressed] = 1 + 6;
   Harness harness(small_model(), config);
   for (int i = 0; i < 6; ++i) harness.submit(make_prompt(15, i), 10);
   harness.run_all();
@@ -452,8 +449,6 @@ TEST(Scheduler, SlotsAreReusedManyTimes) {
 
 TEST(Scheduler, AModelWithoutKvSourcesHasNoCompressedGroup) {
   SchedulerConfig config = roomy();
-  config.has_compressed_group = false;
-  config.num_compressed_pages = 0;
   Harness harness(FakeModel::make(4, 0, 4), config);
   const RequestId id = harness.submit(make_prompt(30), 5, ReplayMode::kBounded);
   const StepPlan& plan = harness.step();
