@@ -144,6 +144,7 @@ class Load {
     const int64_t pages = num_requests * ((max_len + options.page_size - 1) / options.page_size + 1) + 1;
     config.num_pages = {pages, pages};
     config.enable_prefix_caching = prefix_sharing;
+    config.prefix_rebuild = PrefixRebuild::kBounded;  // an exact one reaches further back than these prefixes
     return config;
   }
   std::vector<int32_t> random_tokens(int64_t count) {

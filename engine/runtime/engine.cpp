@@ -44,8 +44,7 @@ EngineConfig complete(EngineConfig config, const std::string& checkpoint_dir, co
   return config;
 }
 
-SchedulerConfig scheduler_config(const ModelFacts& model, const EngineConfig& engine, const CacheSizes& sizes,
-                                 ReplayMode replay) {
+SchedulerConfig scheduler_config(const ModelFacts& model, const EngineConfig& engine, const CacheSizes& sizes) {
   return {.model = model,
           .max_num_seqs = engine.max_num_seqs,
           .max_num_batched_tokens = engine.max_num_batched_tokens,
@@ -55,7 +54,6 @@ SchedulerConfig scheduler_config(const ModelFacts& model, const EngineConfig& en
           .num_pages = sizes.num_pages,
           .enable_prefix_caching = engine.enable_prefix_caching,
           .prefix_rebuild = engine.prefix_rebuild,
-          .replay = replay,
           .hash_seed = std::random_device{}() | uint64_t{std::random_device{}()} << 32};
 }
 
@@ -69,7 +67,7 @@ class Engine::Impl {
         config_(complete(std::move(config), checkpoint_dir, model_)),
         replay_(decide_replay(config_.replay, model_)),
         runner_(checkpoint_dir, *decoder_, config_),
-        scheduler_(scheduler_config(model_, config_, runner_.cache_sizes(), replay_.mode)) {}
+        scheduler_(scheduler_config(model_, config_, runner_.cache_sizes())) {}
 
   RequestId submit(Request request) {
     check_request(request, model_, runner_.cache_sizes().max_model_len);
@@ -238,6 +236,7 @@ class Engine::Impl {
         .replay_reason = state.replay_reason};
     if (const RequestFacts* facts = scheduler_.facts(id)) {
       metrics.cached_rows = facts->cached_rows;
+      metrics.prefix_rebuild = facts->prefix_rebuild;
       metrics.encoder_rows_run = facts->encoder_rows_run;
       metrics.replay_rows_by_layer = facts->replay_rows_by_layer;
       for (const int64_t rows : facts->replay_rows_by_layer) metrics.replay_rows_run += rows;

@@ -37,14 +37,12 @@ const SchedulerConfig& checked(const SchedulerConfig& config) {
   return config;
 }
 
-PrefixRebuild resolved_rebuild(const SchedulerConfig& config) {
-  if (config.prefix_rebuild != PrefixRebuild::kAuto) return config.prefix_rebuild;
-  return config.replay == ReplayMode::kBounded ? PrefixRebuild::kBounded : PrefixRebuild::kExact;
-}
-
 }  // namespace
 
-Scheduler::Scheduler(SchedulerConfig config) : config_(checked(config)), prefix_rebuild_(resolved_rebuild(config_)) {
+Scheduler::Scheduler(SchedulerConfig config)
+    : config_(checked(config)),
+      prefix_rebuild_(config_.prefix_rebuild == PrefixRebuild::kBounded ? PrefixRebuild::kBounded
+                                                                        : PrefixRebuild::kExact) {
   const auto& groups = config_.model.groups;
   for (size_t group = 0; group < groups.size(); ++group) {
     groups_.push_back({config_.page_size, config_.num_pages[group], groups[group].window});

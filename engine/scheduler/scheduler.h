@@ -30,8 +30,7 @@ struct SchedulerConfig {
   std::vector<int64_t> num_pages;         // per cache group, the pad page included
   bool enable_prefix_caching = false;
   PrefixRebuild prefix_rebuild = PrefixRebuild::kAuto;
-  ReplayMode replay = ReplayMode::kBounded;  // what kAuto follows
-  uint64_t hash_seed = 0;                    // of the block hashes; drawn at random where prompts come from others
+  uint64_t hash_seed = 0;  // of the block hashes; drawn at random where prompts come from others
 };
 
 // What a step brought one scheduled sequence. A sequence that only ran part of its prompt brings neither.

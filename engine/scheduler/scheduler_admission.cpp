@@ -126,6 +126,7 @@ Scheduler::Admission Scheduler::admit(Sequence& sequence) {
   sequence.publish_from = hit.num_tokens;
   sequence.num_published = hit.num_tokens / config_.page_size;
   sequence.row_plan = hit.row_plan != nullptr ? hit.row_plan : sequence.prompt_plan;
+  if (hit.num_tokens > 0) sequence.facts.prefix_rebuild = prefix_rebuild_;
   const int64_t rows = sequence.max_rows();
   sequence.tokens.reserve(static_cast<size_t>(sequence.prompt_length + sequence.max_tokens));
   if (prefix_cache_) sequence.block_hashes.reserve(static_cast<size_t>(rows / config_.page_size));
@@ -161,9 +162,8 @@ int64_t Scheduler::max_hit_blocks(const Sequence& sequence) const {
   if (!prefix_cache_ || sequence.needs_every_row || sequence.replay == ReplayMode::kStep) return 0;
   int64_t tokens = sequence.prompt_length - 1;
   if (prefix_rebuild_ == PrefixRebuild::kBounded) {
-    // Bounded rebuild follows bounded replay by default; a request that asks for exact values then takes nothing
-    // approximate.
-    if (config_.prefix_rebuild == PrefixRebuild::kAuto && sequence.replay != ReplayMode::kBounded) return 0;
+    // A request that asks for exact values takes nothing approximate.
+    if (sequence.replay != ReplayMode::kBounded) return 0;
     // What a bounded rebuild computes depends on where the hit ended, so a preempted request does not continue behind
     // another one.
     if (sequence.was_admitted) tokens = std::min(tokens, sequence.first_hit);

@@ -27,7 +27,8 @@ struct SequenceRequest {
 // What running a request took. Prompt rows only; rows that ran again after a preemption count again.
 struct RequestFacts {
   int64_t prompt_rows = 0;
-  int64_t cached_rows = 0;  // prompt rows found in the prefix cache when it first ran
+  int64_t cached_rows = 0;                              // prompt rows found in the prefix cache when it first ran
+  PrefixRebuild prefix_rebuild = PrefixRebuild::kAuto;  // of what it found; kAuto where it found nothing
   int64_t encoder_rows_run = 0;
   std::vector<int64_t> replay_rows_by_layer;  // rows computed, per replay layer
   int64_t generated_tokens = 0;

@@ -21,7 +21,11 @@ enum class CacheDtype { kAuto, kModel };
 //   kStep     each step's last `window` rows, for parity with engines that trim by step.
 enum class ReplayMode { kOff, kBounded, kExact, kLastRow, kStep };
 
-// How window KV below a prefix-cache hit is rebuilt; kAuto follows the replay mode (bounded -> kBounded).
+// How window KV below a prefix-cache hit is rebuilt.
+//   kExact    so that the result equals a run without the hit, in every replay mode.
+//   kBounded  from the hit's last `window` rows alone: cheaper and an approximation, whatever the replay mode computes.
+//             It must be asked for; only requests under bounded replay take such hits.
+//   kAuto     kExact.
 enum class PrefixRebuild { kAuto, kExact, kBounded };
 
 // Facts of a DeepSeek-V4.1 text backbone, read from config.json (its text_config where nested).

@@ -52,6 +52,8 @@ struct RequestMetrics {
   int64_t encoder_rows_run = 0;               // prompt rows that ran the encoder layers, recomputed ones included
   int64_t replay_rows_run = 0;                // prompt output rows computed, summed over the replay layers
   std::vector<int64_t> replay_rows_by_layer;  // the same per replay layer
+  // How window KV below the prefix that it found was rebuilt (kBounded: an approximation); kAuto where it found none.
+  PrefixRebuild prefix_rebuild = PrefixRebuild::kAuto;
   int64_t preemptions = 0;
   ReplayMode replay_mode = ReplayMode::kOff;  // the mode that this request ran under
   std::string replay_reason;                  // why it is not the mode asked for; empty when it is

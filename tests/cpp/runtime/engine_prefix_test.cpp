@@ -280,11 +280,11 @@ TEST(EnginePrefix, RequestsThatReadEveryRowTakeNoHitAndLeaveOne) {
   EXPECT_EQ(cached.serve(make_request(make_prompt_sharing(60, 60 + kLongSuffix, 15, 1), 3)), 60);
 }
 
-// Bounded rebuild is an approximation and the default beside bounded replay: a request that asks for exact values then
-// takes no hit, and gets what a cold engine gives.
+// A bounded rebuild is an approximation and asked for by name: a request that asks for exact values then takes no hit,
+// and gets what a cold engine gives; what others took is marked.
 TEST(EnginePrefix, ExactRequestsTakeNothingApproximate) {
   EngineConfig config = config_of(ReplayMode::kBounded);
-  config.prefix_rebuild = PrefixRebuild::kAuto;
+  config.prefix_rebuild = PrefixRebuild::kBounded;
   Cached cached(config);
   Request exact = make_request(make_prompt_sharing(60, 100, 16, 1), 5);
   exact.replay = ReplayMode::kExact;
@@ -293,7 +293,25 @@ TEST(EnginePrefix, ExactRequestsTakeNothingApproximate) {
   const auto bounded = run(cached.engine(), {make_request(make_prompt_sharing(60, 100, 16, 2), 5)}).front();
   EXPECT_EQ(bounded.metrics.cached_rows, 60);
   EXPECT_EQ(bounded.metrics.encoder_rows_run, 100 - (60 - 8));
+  EXPECT_EQ(bounded.metrics.prefix_rebuild, PrefixRebuild::kBounded);
   EXPECT_EQ(cached.serve(exact), 0);
+}
+
+// As a user meets it: the default engine serves a prompt twice, and continues chats of which it knows the beginning.
+// serve() compares each with a cold engine of the same mode.
+TEST(EnginePrefix, TheDefaultKeepsARequestsResultItsOwn) {
+  EngineConfig config = config_of(ReplayMode::kBounded);
+  config.prefix_rebuild = EngineConfig{}.prefix_rebuild;
+  Cached cached(config);
+  const auto prompt = make_prompt(96, 21);
+  EXPECT_EQ(cached.serve(make_request(prompt, 4)), 0);
+  EXPECT_GT(cached.serve(make_request(prompt, 4)), 0);
+  for (int64_t length = 110; length < 160; length += 10) {
+    const Request turn = make_request(make_prompt_sharing(length - 14, length, 21, 3), 4);
+    EXPECT_GT(cached.serve(turn), 0) << length;
+  }
+  const auto hit = run(cached.engine(), {make_request(prompt, 4)}).front();
+  EXPECT_EQ(hit.metrics.prefix_rebuild, PrefixRebuild::kExact);
 }
 
 }  // namespace

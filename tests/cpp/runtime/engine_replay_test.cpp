@@ -176,8 +176,7 @@ class OpenEngine {
                     .max_num_batched_tokens = budget,
                     .max_model_len = 200,
                     .page_size = 4,
-                    .num_pages = {64, 64},
-                    .replay = replay}),
+                    .num_pages = {64, 64}}),
         replay_(replay) {}
 
   // Runs the prompt's chunks and stops before a token is taken.

@@ -34,8 +34,7 @@ class GraphAllocationTest : public ::testing::TestWithParam<Setting> {
                     .max_num_batched_tokens = engine_.max_num_batched_tokens,
                     .max_model_len = runner_.cache_sizes().max_model_len,
                     .page_size = engine_.page_size,
-                    .num_pages = runner_.cache_sizes().num_pages,
-                    .replay = ReplayMode::kBounded}) {
+                    .num_pages = runner_.cache_sizes().num_pages}) {
     results_.reserve(kMostRequests);
   }
 

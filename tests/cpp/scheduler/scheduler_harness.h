@@ -190,11 +190,7 @@ class Harness {
       entry.reference->extend(s.tokens);
     }
   }
-  bool bounded_rebuild() const {
-    const SchedulerConfig& config = scheduler.config();
-    return config.prefix_rebuild == PrefixRebuild::kBounded ||
-           (config.prefix_rebuild == PrefixRebuild::kAuto && config.replay == ReplayMode::kBounded);
-  }
+  bool bounded_rebuild() const { return scheduler.config().prefix_rebuild == PrefixRebuild::kBounded; }
 
   void compare() {
     for (const PagedDecoder::Row& row : decoder_.computed) {

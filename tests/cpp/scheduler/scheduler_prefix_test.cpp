@@ -39,7 +39,7 @@ RequestFacts serve_second(Harness& harness, std::vector<int32_t> first, std::vec
   harness.run_all();
   const RequestId id = harness.submit(std::move(prompt), 8, mode);
   harness.run_all();
-  if (harness.scheduler.config().prefix_rebuild == PrefixRebuild::kExact) {
+  if (harness.scheduler.config().prefix_rebuild != PrefixRebuild::kBounded) {
     EXPECT_EQ(harness.requests[id].generated, harness.alone(harness.requests[id].request));
   }
   return harness.requests[id].facts;
@@ -199,10 +199,19 @@ TEST(SchedulerPrefix, RequestsThatReadEveryRowTakeNoHit) {
   EXPECT_EQ(harness.requests[logits].facts.encoder_rows_run, 60);
 }
 
-TEST(SchedulerPrefix, ExactRequestsTakeNothingApproximateByDefault) {
-  SchedulerConfig config = caching(PrefixRebuild::kAuto);
-  config.replay = ReplayMode::kBounded;
-  Harness harness(small_model(), config);
+// The harness compares every row with the request run alone, so a hit under the default changes nothing.
+TEST(SchedulerPrefix, TheDefaultRebuildsExactlyUnderEveryMode) {
+  for (ReplayMode mode : {ReplayMode::kOff, ReplayMode::kBounded, ReplayMode::kExact}) {
+    Harness harness(small_model(), caching(PrefixRebuild::kAuto));
+    const RequestFacts facts = serve_second(harness, prompt_sharing(22, 50, 1), prompt_sharing(22, 50, 2), mode);
+    EXPECT_EQ(facts.cached_rows, 20);
+    EXPECT_EQ(facts.prefix_rebuild, PrefixRebuild::kExact);
+    EXPECT_EQ(harness.requests[1].facts.prefix_rebuild, PrefixRebuild::kAuto) << "the first found nothing";
+  }
+}
+
+TEST(SchedulerPrefix, ExactRequestsTakeNothingApproximate) {
+  Harness harness(small_model(), caching(PrefixRebuild::kBounded));
   harness.submit(make_prompt(60), 2, ReplayMode::kBounded);
   harness.run_all();
   const RequestId exact = harness.submit(make_prompt(60), 2, ReplayMode::kExact);
@@ -211,6 +220,7 @@ TEST(SchedulerPrefix, ExactRequestsTakeNothingApproximateByDefault) {
   EXPECT_EQ(harness.requests[exact].facts.cached_rows, 0);
   EXPECT_EQ(harness.requests[exact].generated, harness.alone(harness.requests[exact].request));
   EXPECT_EQ(harness.requests[bounded].facts.cached_rows, 56);
+  EXPECT_EQ(harness.requests[bounded].facts.prefix_rebuild, PrefixRebuild::kBounded);
 }
 
 TEST(SchedulerPrefix, TheLeastRecentlyUsedPrefixGoesFirst) {

@@ -37,7 +37,7 @@ void run_schedule(uint64_t seed, bool prefix_caching, Coverage& coverage) {
       draw.one_of<int64_t>({1, std::max<int64_t>(window - 1, 1), window, window + 1, 7, 13, 40});
   config.max_model_len = 90;
   config.enable_prefix_caching = prefix_caching;
-  config.replay = draw.one_of({ReplayMode::kOff, ReplayMode::kBounded, ReplayMode::kExact});
+  const ReplayMode usual_mode = draw.one_of({ReplayMode::kOff, ReplayMode::kBounded, ReplayMode::kExact});
   config.prefix_rebuild = draw.one_of({PrefixRebuild::kAuto, PrefixRebuild::kExact, PrefixRebuild::kBounded});
   const int64_t longest = draw.from(prefix_caching ? 25 : 4, 60);
   const int64_t longest_answer = draw.from(1, 30);
@@ -63,7 +63,7 @@ void run_schedule(uint64_t seed, bool prefix_caching, Coverage& coverage) {
     request.max_tokens = draw.from(0, longest_answer);
     request.priority = draw.from(0, 2);
     request.replay = draw.chance(0.5)
-                         ? config.replay
+                         ? usual_mode
                          : draw.one_of({ReplayMode::kOff, ReplayMode::kBounded, ReplayMode::kExact, ReplayMode::kStep});
     request.reads_prompt_logits = draw.chance(0.1);
     request.needs_every_row = request.reads_prompt_logits || draw.chance(0.05);
