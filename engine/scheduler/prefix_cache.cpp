@@ -36,6 +36,7 @@ void PrefixCache::insert(const BlockHash& hash, std::span<const int32_t> block, 
   while (index_[i] != kPadPage) i = (i + 1) & mask_;
   index_[i] = page;
   ++num_blocks_;
+  ++version_;
 }
 
 void PrefixCache::erase(int32_t page) {
@@ -50,6 +51,7 @@ void PrefixCache::erase(int32_t page) {
   }
   index_[hole] = kPadPage;
   --num_blocks_;
+  ++version_;
 }
 
 void PrefixCache::check_integrity() const {

@@ -23,6 +23,8 @@ class PrefixCache {
   // Remembers that `page`, which is in use, holds the block for good. Does nothing when the block is known already.
   void insert(const BlockHash& hash, std::span<const int32_t> block, int32_t page);
   int64_t num_blocks() const { return num_blocks_; }
+  // Another number whenever what find() gives may have changed.
+  uint64_t version() const { return version_; }
 
   // Throws std::logic_error when the index and the pool disagree.
   void check_integrity() const;
@@ -38,6 +40,7 @@ class PrefixCache {
   std::vector<BlockHash> hashes_;  // [pages]
   std::vector<int32_t> tokens_;    // [pages, page_size]
   int64_t num_blocks_ = 0;
+  uint64_t version_ = 1;
 };
 
 }  // namespace reprise

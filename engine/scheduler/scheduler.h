@@ -102,12 +102,6 @@ class Scheduler {
     bool operator()(const Sequence* a, const Sequence* b) const { return runs_before(*a, *b); }
   };
 
-  // Leading tokens of a waiting request that it need not publish again, and the rows that it runs all the same.
-  struct PrefixHit {
-    int64_t num_tokens = 0;
-    std::shared_ptr<const RowPlan> row_plan;
-    int64_t first_row = 0;
-  };
   enum class Admission { kAdmitted, kNoRoom, kLater };
 
   void schedule_decodes();
@@ -115,6 +109,7 @@ class Scheduler {
   void admit_before(const Sequence* limit);
   Admission admit(Sequence& sequence);
   int64_t max_hit_blocks(const Sequence& sequence) const;
+  void look_up(Sequence& sequence) const;
   PrefixHit make_hit(const Sequence& sequence, int64_t num_blocks) const;
   void publish(Sequence& sequence);
   std::span<const int32_t> block_tokens(const Sequence& sequence, int64_t block) const;
@@ -146,7 +141,6 @@ class Scheduler {
   std::vector<Sequence*> scheduled_;  // beside plan_.sequences; null once aborted
   std::vector<Sequence*> prefills_;
   std::vector<BlockHash> pending_blocks_;  // complete once the step has run
-  std::vector<int32_t> hit_pages_;         // of the request that is being admitted
   std::vector<int64_t> wanted_entries_;    // per group, of the request that grows
   int64_t step_ = 0;
   int64_t budget_ = 0;  // rows the step may still take

@@ -77,16 +77,10 @@ void Scheduler::admit_before(const Sequence* limit) {
 
 // Starts a waiting request and schedules its first chunk. Unless it is admitted, nothing has changed.
 Scheduler::Admission Scheduler::admit(Sequence& sequence) {
-  const int64_t max_blocks = max_hit_blocks(sequence);
-  hit_pages_.clear();
-  for (int64_t block = 0; block < max_blocks; ++block) {
-    const int32_t page =
-        prefix_cache_->find(sequence.block_hashes[static_cast<size_t>(block)], block_tokens(sequence, block));
-    if (page == kPadPage) break;
-    hit_pages_.push_back(page);
-  }
-  const auto matched = static_cast<int64_t>(hit_pages_.size());
-  const PrefixHit hit = make_hit(sequence, matched);
+  look_up(sequence);
+  const PrefixHit& hit = sequence.lookup.hit;
+  const int64_t max_blocks = sequence.lookup.max_blocks;
+  const auto matched = static_cast<int64_t>(sequence.lookup.pages.size());
   // Where this step completes the blocks that come next, waiting for them is cheaper than running them a second time.
   if (matched < max_blocks) {
     auto pending =
@@ -97,7 +91,8 @@ Scheduler::Admission Scheduler::admit(Sequence& sequence) {
     }
     if (coming > matched && make_hit(sequence, coming).first_row > hit.first_row) return Admission::kLater;
   }
-  hit_pages_.resize(static_cast<size_t>(hit.num_tokens / config_.page_size));
+  const auto hit_pages =
+      std::span(sequence.lookup.pages).first(static_cast<size_t>(hit.num_tokens / config_.page_size));
 
   // Pages for all its tokens at once in groups without a window: a prompt that starts is not stopped half way for want
   // of them. Beyond that each running request may soon want one more; without it the newcomer would be preempted at
@@ -111,8 +106,10 @@ Scheduler::Admission Scheduler::admit(Sequence& sequence) {
     if (pages.window > 0) {
       wanted = std::min(wanted - first_entry, pages.max_resident_pages(sequence.num_tokens(), 1));
     } else if (group == cacheable_group_) {
+      // Pages that others hold are not taken from the free ones. They are counted only where that decides.
+      if (wanted - static_cast<int64_t>(hit_pages.size()) + reserve > pool.num_free()) return Admission::kNoRoom;
       wanted -=
-          std::count_if(hit_pages_.begin(), hit_pages_.end(), [&](int32_t page) { return pool.use_count(page) > 0; });
+          std::count_if(hit_pages.begin(), hit_pages.end(), [&](int32_t page) { return pool.use_count(page) > 0; });
     }
     if (wanted + reserve > pool.num_free()) return Admission::kNoRoom;
   }
@@ -143,7 +140,7 @@ Scheduler::Admission Scheduler::admit(Sequence& sequence) {
     if (groups_[group].window > 0) sequence.tables[group].start_at(first_entry);
   }
   BlockTable& shared = sequence.tables[cacheable_group_];
-  for (int32_t page : hit_pages_) {
+  for (int32_t page : hit_pages) {
     plan_.block_table_updates.push_back({.group = static_cast<int32_t>(cacheable_group_),
                                          .state_slot = sequence.state_slot,
                                          .index = static_cast<int32_t>(shared.num_entries()),
@@ -152,6 +149,7 @@ Scheduler::Admission Scheduler::admit(Sequence& sequence) {
   }
   const bool grown = grow(sequence, 1);
   REPRISE_ENSURE(grown, "request ", sequence.id, " was admitted without pages");
+  sequence.lookup = {};
   run_chunk(sequence);
   return Admission::kAdmitted;
 }
@@ -171,7 +169,24 @@ int64_t Scheduler::max_hit_blocks(const Sequence& sequence) const {
   return tokens / config_.page_size;
 }
 
-Scheduler::PrefixHit Scheduler::make_hit(const Sequence& sequence, int64_t num_blocks) const {
+void Scheduler::look_up(Sequence& sequence) const {
+  PrefixLookup& lookup = sequence.lookup;
+  const int64_t max_blocks = max_hit_blocks(sequence);
+  const uint64_t version = prefix_cache_ ? prefix_cache_->version() : 1;
+  if (lookup.version == version && lookup.max_blocks == max_blocks) return;
+  lookup.version = version;
+  lookup.max_blocks = max_blocks;
+  lookup.pages.clear();
+  for (int64_t block = 0; block < max_blocks; ++block) {
+    const int32_t page =
+        prefix_cache_->find(sequence.block_hashes[static_cast<size_t>(block)], block_tokens(sequence, block));
+    if (page == kPadPage) break;
+    lookup.pages.push_back(page);
+  }
+  lookup.hit = make_hit(sequence, static_cast<int64_t>(lookup.pages.size()));
+}
+
+PrefixHit Scheduler::make_hit(const Sequence& sequence, int64_t num_blocks) const {
   if (num_blocks == 0) return {};
   const int64_t num_tokens = num_blocks * config_.page_size;
   auto plan = make_hit_row_plan(sequence.replay, sequence.prompt_length, num_tokens, prefix_rebuild_, config_.model);

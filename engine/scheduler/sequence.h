@@ -40,6 +40,22 @@ inline int64_t max_rows(int64_t prompt_length, int64_t max_tokens) {
   return prompt_length + std::max<int64_t>(max_tokens - 1, 0);
 }
 
+// Leading tokens of a waiting request that it need not publish again, and the rows that it runs all the same.
+struct PrefixHit {
+  int64_t num_tokens = 0;
+  std::shared_ptr<const RowPlan> row_plan;
+  int64_t first_row = 0;
+};
+
+// What the prefix cache has for a waiting request. Good for as long as the cache stays as it is: a request that waits
+// for room is not looked up again in every step.
+struct PrefixLookup {
+  uint64_t version = 0;  // of the cache; 0 = not looked up
+  int64_t max_blocks = 0;
+  std::vector<int32_t> pages;  // of its leading blocks
+  PrefixHit hit;
+};
+
 // A request on its way through the scheduler. Waiting ones hold no pages and no state slot.
 struct Sequence {
   RequestId id = 0;
@@ -59,6 +75,7 @@ struct Sequence {
   bool was_admitted = false;
   int64_t first_hit = 0;  // tokens found in the prefix cache when it first ran
   RequestFacts facts;
+  PrefixLookup lookup;  // while waiting
 
   // While running.
   int32_t state_slot = -1;

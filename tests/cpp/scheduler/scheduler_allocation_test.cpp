@@ -43,5 +43,51 @@ TEST(SchedulerAllocation, DecodeStepsAllocateNothing) {
   }
 }
 
+// A request that waits for room behind a prefix hit: while the cache stays as it is, nothing is looked up or planned
+// for it again.
+TEST(SchedulerAllocation, AWaitingHeadWithAHitCostsNothingAStep) {
+  SchedulerConfig config;
+  config.model = testing::make_facts(6, 3, 4);
+  config.max_num_seqs = 8;
+  config.max_num_batched_tokens = 512;
+  config.max_model_len = 400;
+  config.page_size = 8;
+  config.num_pages = {500, 1 + 60};
+  config.enable_prefix_caching = true;
+  Scheduler scheduler(config);
+  std::vector<int32_t> prompt(200);
+  for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i);
+  const auto add = [&](RequestId id, std::vector<int32_t> tokens, int64_t max_tokens) {
+    SequenceRequest request;
+    request.id = id;
+    request.prompt = std::move(tokens);
+    request.max_tokens = max_tokens;
+    scheduler.add(std::move(request));
+  };
+  std::vector<SequenceResult> results;
+  results.reserve(8);
+  const auto step = [&](bool finish) {
+    results.clear();
+    for (const ScheduledSequence& s : scheduler.plan().sequences) {
+      if (s.samples) results.push_back({s.id, 7, finish});
+    }
+    scheduler.commit(results);
+  };
+  add(1, prompt, 1);
+  step(/*finish=*/true);  // leaves its blocks in the cache
+  std::vector<int32_t> other(288, 3);
+  add(2, std::move(other), 100);
+  step(false);
+  // The hit of 24 blocks does not make room for 49 pages beside the 36 of the one that runs.
+  prompt.resize(390, 5);
+  add(3, std::move(prompt), 5);
+  for (int i = 0; i < 3; ++i) step(false);
+  ASSERT_EQ(scheduler.num_waiting(), 1);
+  const int64_t before = testing::num_allocations();
+  for (int i = 0; i < 4; ++i) step(false);  // within a page: the cache stays as it is
+  EXPECT_EQ(testing::num_allocations(), before);
+  EXPECT_EQ(scheduler.num_waiting(), 1);
+}
+
 }  // namespace
 }  // namespace reprise
