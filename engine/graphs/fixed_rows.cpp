@@ -116,7 +116,9 @@ void FixedContext::set(const ForwardContext& step) {
       set_padded(fixed.groups[i].window_starts, from.groups[i].window_starts);
   }
   for (size_t i = 0; i < fixed.cells.size(); ++i) {
-    if (fixed.cells[i].slots.defined()) set_padded(fixed.cells[i].slots, from.cells[i].slots);
+    // Where this step's rows write nothing, no layer of the graph asks either.
+    if (!fixed.cells[i].slots.defined() || !from.cells[i].slots.defined()) continue;
+    set_padded(fixed.cells[i].slots, from.cells[i].slots);
     set_rope(fixed.cells[i].rope, from.cells[i].rope);
   }
   for (size_t i = 0; i < fixed.ropes.size(); ++i) set_rope(fixed.ropes[i], from.ropes[i]);

@@ -79,19 +79,23 @@ void run_schedule(const std::string& checkpoint, bool prefix_caching, Requests& 
   EngineConfig config = tiny_config(checkpoint);
   config.replay = draw.one_of({ReplayMode::kOff, ReplayMode::kBounded, ReplayMode::kExact});
   config.enable_prefix_caching = prefix_caching;
-  config.prefix_rebuild = PrefixRebuild::kExact;
   // Many requests that grow far in few pages: a large budget leaves window pages for all, the compressed ones run out.
   const bool crowded = draw.chance(0.4);
   config.max_num_batched_tokens = crowded ? 200 : draw.one_of<int64_t>({1, 3, 7, 8, 9, 16, 31, 64, 200});
   config.max_num_seqs = std::min(crowded ? 6 : draw.from(1, 6), config.max_num_batched_tokens);
   config.page_size = draw.one_of<int64_t>({2, 4, 6, 8, crowded ? 8 : 16});
   config.max_model_len = 97 + kMaxTokens;
+  if (draw.chance(0.3)) {
+    for (const int64_t bucket : {1, 2, 4, 8, 24}) {
+      if (bucket <= config.max_num_batched_tokens) config.graph_buckets.push_back(bucket);
+    }
+  }
   config.kv_cache_memory =
       memory_share(data_path(checkpoint), config, crowded ? 0.25 : draw.one_of({0.0, 0.3, 0.5, 1.0}));
   const auto engine = Engine::load(data_path(checkpoint), config);
   SCOPED_TRACE(concat("budget ", config.max_num_batched_tokens, ", seqs ", config.max_num_seqs, ", page ",
                       config.page_size, ", replay ", static_cast<int>(config.replay), ", memory ",
-                      config.kv_cache_memory));
+                      config.kv_cache_memory, ", graphs ", config.graph_buckets.size()));
 
   std::map<RequestId, Submitted> submitted;
   const int64_t count = crowded ? 8 : draw.from(1, 5);
