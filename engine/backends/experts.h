@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "backends/gemm.h"
+#include "backends/linear.h"
 
 namespace reprise {
 

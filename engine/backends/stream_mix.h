@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "backends/gemm.h"
+#include "backends/linear.h"
 
 namespace reprise {
 

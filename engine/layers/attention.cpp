@@ -6,7 +6,7 @@
 #include "backends/norm.h"
 #include "backends/window_attention.h"
 #include "layers/cache_layout.h"
-#include "layers/linear.h"
+#include "layers/take_linear.h"
 #include "reprise/forward_context.h"
 
 namespace reprise {

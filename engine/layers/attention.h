@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/gemm.h"
+#include "backends/linear.h"
 #include "checkpoint/weight_source.h"
 #include "context/kv_cache.h"
 #include "layers/compressor.h"

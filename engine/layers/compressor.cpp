@@ -5,7 +5,7 @@
 #include "backends/compress_groups.h"
 #include "backends/norm.h"
 #include "layers/cache_layout.h"
-#include "layers/linear.h"
+#include "layers/take_linear.h"
 #include "memory/tensor_source.h"
 #include "reprise/error.h"
 

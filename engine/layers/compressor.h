@@ -5,7 +5,7 @@
 #include <string>
 
 #include "backends/cache_write.h"
-#include "backends/gemm.h"
+#include "backends/linear.h"
 #include "checkpoint/weight_source.h"
 #include "context/kv_cache.h"
 #include "reprise/config.h"

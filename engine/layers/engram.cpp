@@ -1,7 +1,7 @@
 #include "layers/engram.h"
 
 #include "backends/gated_memory.h"
-#include "layers/linear.h"
+#include "layers/take_linear.h"
 
 namespace reprise {
 

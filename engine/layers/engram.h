@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "backends/gemm.h"
+#include "backends/linear.h"
 #include "checkpoint/weight_source.h"
 #include "reprise/config.h"
 

@@ -1,6 +1,6 @@
 #include "layers/hyper_connection.h"
 
-#include "layers/linear.h"
+#include "layers/take_linear.h"
 
 namespace reprise {
 

@@ -7,7 +7,7 @@
 #include "backends/cache_write.h"
 #include "backends/select_positions.h"
 #include "layers/cache_layout.h"
-#include "layers/linear.h"
+#include "layers/take_linear.h"
 #include "reprise/forward_context.h"
 
 namespace reprise {

@@ -1,7 +1,7 @@
 #include "layers/moe.h"
 
 #include "backends/norm.h"
-#include "layers/linear.h"
+#include "layers/take_linear.h"
 #include "reprise/error.h"
 
 namespace reprise {

@@ -4,7 +4,7 @@
 
 #include "backends/rows.h"
 #include "inputs/engram_hash.h"
-#include "layers/linear.h"
+#include "layers/take_linear.h"
 #include "reprise/error.h"
 
 namespace reprise {

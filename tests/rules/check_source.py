@@ -187,7 +187,7 @@ RULES = {
             ("engine/models/x.cpp", "#include  <scheduler/page_pool.h>"),
             ("engine/scheduler/x.cpp", "#include <ATen/core/Tensor.h>"),
             ("engine/scheduler/x.h", '#include "reprise/forward_context.h"'),
-            ("engine/scheduler/x.h", '#include "backends/gemm.h"'),
+            ("engine/scheduler/x.h", '#include "backends/linear.h"'),
             ("engine/include/reprise/engine.h", "#include <ATen/core/Tensor.h>"),
             ("engine/include/reprise/engine.h", '#include "reprise/forward_context.h"'),
             ("engine/include/reprise/model_state.h", '#include "scheduler/scheduler.h"'),
@@ -195,7 +195,7 @@ RULES = {
         ],
         good=[
             ("engine/runtime/x.cpp", '#include "scheduler/scheduler.h"'),
-            ("engine/layers/x.cpp", '#include "backends/gemm.h"\n#include <vector>'),
+            ("engine/layers/x.cpp", '#include "backends/linear.h"\n#include <vector>'),
             ("engine/include/reprise/model_state.h", "#include <ATen/core/Tensor.h>"),
             ("engine/scheduler/x.h", "#include <memory>"),
             ("bindings/x.cpp", '#include "runtime/sampler.h"\n#include <nanobind/nanobind.h>'),

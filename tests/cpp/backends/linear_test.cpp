@@ -1,4 +1,4 @@
-#include "backends/gemm.h"
+#include "backends/linear.h"
 
 #include <gtest/gtest.h>
 

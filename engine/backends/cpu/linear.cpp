@@ -1,4 +1,4 @@
-#include "backends/gemm.h"
+#include "backends/linear.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/empty.h>

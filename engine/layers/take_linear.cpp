@@ -1,4 +1,4 @@
-#include "layers/linear.h"
+#include "layers/take_linear.h"
 
 namespace reprise {
 
