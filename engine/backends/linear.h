@@ -3,49 +3,41 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <vector>
-
-#include "backends/cpu/block_product.h"
 
 namespace reprise {
 
-// A linear layer's weight [out_features, in_features], stored for products on its device. On the CPU: column blocks of
-// kBlock outputs, each [in_features, kBlock] (bfloat16: rows interleaved by pairs), so that a row's result never
-// depends on how many rows a product has.
+struct Kernels;
+
+// Weights [out, in] of one shape and dtype (float32 or bfloat16), stored for products in the room that packed them: one
+// stack, mostly of a single weight. A value whose copies share memory; only its room knows how it is laid out.
 class PackedWeight {
  public:
-  static constexpr int64_t kBlock = 128;
-
   PackedWeight() = default;
-  // `weight`: [out, in] float32 or bfloat16, contiguous; bfloat16 wants an even `in`.
-  explicit PackedWeight(const at::Tensor& weight);
+  // Packs a dense weight [out, in] or a stack [count, out, in].
+  explicit PackedWeight(const at::Tensor& weights);
+  // Room for `count` weights like `weight` [out, in]: arbitrary values until pack() has filled each.
+  PackedWeight(int64_t count, const at::Tensor& like);
+  void pack(int64_t index, const at::Tensor& weight) const;
 
+  int64_t count() const { return count_; }
   int64_t out_features() const { return out_; }
   int64_t in_features() const { return in_; }
-  at::ScalarType dtype() const { return packed_.scalar_type(); }
-  bool defined() const { return packed_.defined(); }
-  int64_t num_blocks() const { return (out_ + kBlock - 1) / kBlock; }
-  int64_t block_width(int64_t block) const { return block + 1 < num_blocks() ? kBlock : out_ - block * kBlock; }
-  // Block `block` as [in_features, block_width(block)].
-  const void* block_data(int64_t block) const;
+  at::ScalarType dtype() const { return values_.scalar_type(); }
+  bool defined() const { return values_.defined(); }
+
+  // For the room: [count, out * in] as it laid them out. Throws std::logic_error for any other.
+  const at::Tensor& values(const Kernels& room) const;
 
  private:
+  const Kernels* room_ = nullptr;
+  int64_t count_ = 0;
   int64_t out_ = 0;
   int64_t in_ = 0;
-  at::Tensor packed_;  // [out * in]
+  at::Tensor values_;
 };
 
-// y = x W^T for x [rows, in] (the weight's dtype, last dimension dense), as float32 or bfloat16 [rows, out].
+// y = x W^T, as float32 or bfloat16. Each weight of a stack multiplies columns of its own: x [rows, count * in] (the
+// weight's dtype, last dimension dense) -> [rows, count * out].
 at::Tensor linear(const at::Tensor& x, const PackedWeight& weight, at::ScalarType out_dtype);
-// Each weight on columns of its own: x [rows, groups * in] with weights of one shape [out, in] -> [rows, groups * out].
-at::Tensor grouped_linear(const at::Tensor& x, const std::vector<PackedWeight>& weights, at::ScalarType out_dtype);
-
-namespace cpu {
-
-// c [rows, out] float32 = a [rows, in] W^T on the calling thread, for use inside parallel kernels.
-void packed_product(const PackedWeight& weight, int64_t rows, const void* a, int64_t lda, float* c, int64_t ldc,
-                    ProductPath path);
-
-}  // namespace cpu
 
 }  // namespace reprise

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "backends/window_attention.h"
+#include "reprise/forward_context.h"
 
 namespace reprise {
 
@@ -21,6 +21,6 @@ std::vector<float> rope_frequencies(int64_t rope_dim, double theta, const YarnPa
 
 // Cosines and sines of (position - offset) * frequency in float32 into `angles`; positions int64 [T].
 void rope_angles(const at::Tensor& positions, int64_t offset, const std::vector<float>& frequencies,
-                 const RopeAngles& angles);
+                 const RopeRows& angles);
 
 }  // namespace reprise

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
 #include <cstdint>
 
 namespace reprise {
@@ -19,11 +18,11 @@ void gather_rows_out(const at::Tensor& x, const at::Tensor& rows, const at::Tens
 // x[i] = x[rows[i]] in place for ascending int64 rows; the rows of x behind them are left as they are.
 void compact_rows(const at::Tensor& x, const at::Tensor& rows);
 
-namespace cpu {
+// Copies dense rows to the first rows of y, dense with at least as many of the same shape and dtype; the rows of y
+// behind them are left as they are. They share no memory.
+void copy_rows(const at::Tensor& x, const at::Tensor& y);
 
-// out[i] = in[rows[i]] for `count` rows of `row_bytes` bytes each.
-void copy_rows(const std::byte* in, const int64_t* rows, int64_t count, size_t row_bytes, std::byte* out);
-
-}  // namespace cpu
+// Sets the rows of dense x from `first` on to `value`, which must be 0 where x is neither int32 nor int64.
+void fill_rows(const at::Tensor& x, int64_t first, int64_t value);
 
 }  // namespace reprise

@@ -8,7 +8,7 @@
 
 namespace reprise {
 
-inline constexpr int64_t kMaxStreams = 16;  // S of the products below: a row's sums lie on the stack
+inline constexpr int64_t kMaxStreams = 16;  // S of the products below: rooms may keep a row's sums on the stack
 
 // The mixes of one hyper-connection for T rows and S streams, all float32.
 struct StreamMix {
@@ -18,16 +18,15 @@ struct StreamMix {
 };
 
 struct StreamMixParams {
-  const PackedWeight* fn = nullptr;  // float32 [S * (S + 2), S * H]
-  at::Tensor base;                   // float32 [S * (S + 2)]
-  at::Tensor scale;                  // float32 [3]
+  at::Tensor base;   // float32 [S * (S + 2)]
+  at::Tensor scale;  // float32 [3]
   int64_t sinkhorn_iters = 0;
   double hc_eps = 0;
   double rms_norm_eps = 0;
 };
 
-// residual [T, S, H]; arithmetic in float32.
-StreamMix stream_mix(const at::Tensor& residual, const StreamMixParams& params);
+// residual [T, S, H], fn float32 [S * (S + 2), S * H]; arithmetic in float32.
+StreamMix stream_mix(const at::Tensor& residual, const PackedWeight& fn, const StreamMixParams& params);
 
 // The `pre` of a residual whose streams are still equal, float32 [T, S]: all of stream 0.
 at::Tensor first_stream(const at::Tensor& residual);
@@ -37,6 +36,6 @@ at::Tensor collapse_and_norm(const at::Tensor& residual, const at::Tensor& pre, 
 
 // residual[t, o, :] = post[t, o] y[t, :] + sum_i comb[t, i, o] residual[t, i, :], in place; y [T, H] float32 or the
 // residual's dtype.
-void expand_streams(const at::Tensor& y, const StreamMix& mix, at::Tensor& residual);
+void expand_streams(const at::Tensor& y, const StreamMix& mix, const at::Tensor& residual);
 
 }  // namespace reprise

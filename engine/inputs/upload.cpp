@@ -26,7 +26,7 @@ void fill_rope(const at::Tensor& positions, int64_t offset, const std::vector<fl
   const auto half = static_cast<int64_t>(frequencies.size());
   reuse_tensor(rope.cos, {rows, half}, at::kFloat);
   reuse_tensor(rope.sin, {rows, half}, at::kFloat);
-  rope_angles(positions, offset, frequencies, {rope.cos, rope.sin});
+  rope_angles(positions, offset, frequencies, rope);
 }
 
 // The angles of rows are those that the set before made.

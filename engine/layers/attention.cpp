@@ -38,7 +38,7 @@ Attention::Attention(const ModelConfig& config, int64_t layer, const std::string
   const int64_t groups = config.o_groups;
   const int64_t group_width = num_heads_ / groups * head_dim_;
   const at::Tensor wo_a = weights.take(prefix + ".wo_a.weight", {groups * config.o_lora_rank, group_width}, dtype);
-  for (int64_t g = 0; g < groups; ++g) wo_a_.emplace_back(wo_a.narrow(0, g * config.o_lora_rank, config.o_lora_rank));
+  wo_a_ = PackedWeight(wo_a.view({groups, config.o_lora_rank, group_width}));
   wo_b_ = take_linear(weights, prefix + ".wo_b.weight", config.hidden_size, groups * config.o_lora_rank, dtype);
   if (contains(config.kv_source_layer_ids, layer))
     compressor_.emplace(config, layer, prefix, weights, dtype, cache_rounding);
@@ -48,9 +48,12 @@ Attention::Attention(const ModelConfig& config, int64_t layer, const std::string
 
 void Attention::publish(const at::Tensor& x, KvCache& cache) const {
   const auto& attention = get_forward_context().attention;
-  const RopeRows& rope = attention.ropes[static_cast<size_t>(rope_)];
-  write_cells(linear(x, wkv_, at::kFloat), kv_norm_, eps_, {rope.cos, rope.sin},
-              rounding_ ? CacheFormat::kFp8 : CacheFormat::kNone, attention.cells[kWindowCells].slots,
+  write_cells(linear(x, wkv_, at::kFloat),
+              {.norm = kv_norm_,
+               .eps = eps_,
+               .rope = attention.ropes[static_cast<size_t>(rope_)],
+               .format = rounding_ ? CacheFormat::kFp8 : CacheFormat::kNone,
+               .slots = attention.cells[kWindowCells].slots},
               cache.cells(kWindowKv, layer_));
   if (compressor_) compressor_->publish(x, cache);
 }
@@ -59,25 +62,20 @@ at::Tensor Attention::compute(const at::Tensor& x, KvCache& cache, RowBuffers& b
   const auto& attention = get_forward_context().attention;
   const at::Tensor query_latent = rms_norm(linear(x, wq_a_, x.scalar_type()), q_norm_, eps_);
   if (indexer_) indexer_->select(x, query_latent, cache, buffers);
-  const RopeRows& rope = attention.ropes[static_cast<size_t>(rope_)];
-  AttentionParams params{
-      .num_heads = num_heads_,
-      .head_dim = head_dim_,
-      .rows = {attention.positions, attention.sequence_index, attention.state_slots},
-      .window_starts = attention.groups[kWindowGroup].window_starts,
-      .window = {cache.cells(kWindowKv, layer_), attention.groups[kWindowGroup].block_table, cache.page_size()},
-      .compressed = {},
-      .selection = {},
-      .sink = sink_,
-      .rope = {rope.cos, rope.sin}};
+  AttentionParams params{.num_heads = num_heads_,
+                         .head_dim = head_dim_,
+                         .window = {cache.cells(kWindowKv, layer_), attention.groups[kWindowGroup], cache.page_size()},
+                         .compressed = {},
+                         .selection = {},
+                         .sink = sink_,
+                         .rope = attention.ropes[static_cast<size_t>(rope_)]};
   if (kv_source_ >= 0) {
-    params.compressed = {cache.cells(kCompressedKv, kv_source_), attention.groups[kCompressedGroup].block_table,
+    params.compressed = {cache.cells(kCompressedKv, kv_source_), attention.groups[kCompressedGroup],
                          cache.page_size() / ratio_};
     params.selection = buffers.selection;
   }
-  const at::Tensor heads = window_sparse_attention(linear(query_latent, wq_b_, x.scalar_type()), params);
-  const at::Tensor grouped = grouped_linear(heads, wo_a_, x.scalar_type());
-  return linear(grouped, wo_b_, x.scalar_type());
+  const at::Tensor heads = window_sparse_attention(linear(query_latent, wq_b_, x.scalar_type()), attention, params);
+  return linear(linear(heads, wo_a_, x.scalar_type()), wo_b_, x.scalar_type());
 }
 
 }  // namespace reprise

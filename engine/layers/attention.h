@@ -4,7 +4,6 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "backends/linear.h"
 #include "checkpoint/weight_source.h"
@@ -37,14 +36,14 @@ class Attention {
   double eps_;
   bool rounding_;
   int32_t rope_;
-  PackedWeight wq_a_;               // [q_lora_rank, H]
-  at::Tensor q_norm_;               // float32 [q_lora_rank]
-  PackedWeight wq_b_;               // [N * D, q_lora_rank]
-  PackedWeight wkv_;                // [D, H]
-  at::Tensor kv_norm_;              // float32 [D]
-  at::Tensor sink_;                 // float32 [N]
-  std::vector<PackedWeight> wo_a_;  // per group [o_lora_rank, N / o_groups * D]
-  PackedWeight wo_b_;               // [H, o_groups * o_lora_rank]
+  PackedWeight wq_a_;   // [q_lora_rank, H]
+  at::Tensor q_norm_;   // float32 [q_lora_rank]
+  PackedWeight wq_b_;   // [N * D, q_lora_rank]
+  PackedWeight wkv_;    // [D, H]
+  at::Tensor kv_norm_;  // float32 [D]
+  at::Tensor sink_;     // float32 [N]
+  PackedWeight wo_a_;   // o_groups of [o_lora_rank, N / o_groups * D]
+  PackedWeight wo_b_;   // [H, o_groups * o_lora_rank]
   std::optional<Compressor> compressor_;
   std::optional<Indexer> indexer_;
 };

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "backends/cast.h"
 #include "backends/compress_groups.h"
 #include "backends/norm.h"
 #include "layers/cache_layout.h"
@@ -49,27 +50,22 @@ void Compressor::publish(const at::Tensor& x, KvCache& cache) const {
   const auto& attention = get_forward_context().attention;
   const CellRows& rows = attention.cells.at(cells_);
   REPRISE_ENSURE(rows.slots.defined(), "the context has no slots for compress ratio ", ratio_);
-  const RopeAngles rope{rows.rope.cos, rows.rope.sin};
   const at::Tensor wide = to_float(x);
   at::Tensor v = linear(wide, wkv_, at::kFloat);
   if (ratio_ > 1) {
     const at::Tensor g = linear(wide, wgate_, at::kFloat);
     at::Tensor groups = empty_tensor(v.sizes(), v.options());
-    compress_groups(v, g,
-                    {.ratio = ratio_,
-                     .positions = attention.positions,
-                     .sequence_index = attention.sequence_index,
-                     .sequence_starts = attention.sequence_starts,
-                     .state_slots = attention.state_slots},
-                    cache.state(kPartialGroups, layer_), groups);
+    compress_groups(v, g, attention, cache.state(kPartialGroups, layer_), groups);
     v = groups;
   }
   // Rows that complete no group hold arbitrary values from here on; their slot is the pad slot, which write_cells
   // skips.
   const at::Tensor latent = rms_norm(v, norm_, eps_);
-  write_cells(latent, {}, eps_, rope, kv_format_, rows.slots, cache.cells(kCompressedKv, layer_));
+  write_cells(latent, {.rope = rows.rope, .format = kv_format_, .slots = rows.slots},
+              cache.cells(kCompressedKv, layer_));
   const at::Tensor keys = linear(cast_rows(latent, dtype_), wk_, at::kFloat);
-  write_cells(keys, k_norm_, eps_, rope, key_format_, rows.slots, cache.cells(kIndexKeys, layer_));
+  write_cells(keys, {.norm = k_norm_, .eps = eps_, .rope = rows.rope, .format = key_format_, .slots = rows.slots},
+              cache.cells(kIndexKeys, layer_));
 }
 
 }  // namespace reprise

@@ -29,21 +29,20 @@ Indexer::Indexer(const ModelConfig& config, int64_t layer, const std::string& at
 
 void Indexer::select(const at::Tensor& x, const at::Tensor& query_latent, KvCache& cache, RowBuffers& buffers) const {
   const auto& attention = get_forward_context().attention;
-  const RopeAngles rope{attention.ropes[kCompressedRope].cos, attention.ropes[kCompressedRope].sin};
-  const at::Tensor q = rotate_and_round(linear(query_latent, wq_b_, query_latent.scalar_type()), head_dim_, rope,
-                                        rounding_ ? CacheFormat::kMxfp4 : CacheFormat::kNone);
-  select_compressed(q, linear(x, weights_proj_, at::kFloat),
-                    {.num_heads = num_heads_,
-                     .head_dim = head_dim_,
-                     .ratio = ratio_,
-                     .rows = {attention.positions, attention.sequence_index, attention.state_slots},
-                     .keys = {cache.cells(kIndexKeys, source_), attention.groups[kCompressedGroup].block_table,
-                              cache.page_size() / ratio_},
-                     .head_scale = static_cast<float>(
-                         1.0 / std::sqrt(static_cast<double>(head_dim_) * static_cast<double>(num_heads_))),
-                     .candidates_in = reads_candidates_ ? buffers.candidates : at::Tensor(),
-                     .candidate_block_size = block_size_},
-                    buffers.selection, makes_candidates_ ? buffers.candidates : at::Tensor());
+  const at::Tensor q =
+      rotate_and_round(linear(query_latent, wq_b_, query_latent.scalar_type()), head_dim_,
+                       attention.ropes[kCompressedRope], rounding_ ? CacheFormat::kMxfp4 : CacheFormat::kNone);
+  select_compressed(
+      q, linear(x, weights_proj_, at::kFloat), attention,
+      {.num_heads = num_heads_,
+       .head_dim = head_dim_,
+       .ratio = ratio_,
+       .keys = {cache.cells(kIndexKeys, source_), attention.groups[kCompressedGroup], cache.page_size() / ratio_},
+       .head_scale =
+           static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim_) * static_cast<double>(num_heads_))),
+       .candidates_in = reads_candidates_ ? buffers.candidates : at::Tensor(),
+       .candidate_block_size = block_size_},
+      {buffers.selection, makes_candidates_ ? buffers.candidates : at::Tensor()});
 }
 
 }  // namespace reprise

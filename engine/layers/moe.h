@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <string>
-#include <vector>
 
 #include "backends/experts.h"
 #include "checkpoint/weight_source.h"
@@ -23,10 +22,9 @@ class MixtureOfExperts {
   int64_t experts_per_token_;
   double scale_;
   double swiglu_limit_;
-  PackedWeight gate_;  // float32 [E, H]
-  at::Tensor bias_;    // float32 [E]
-  std::vector<GatedWeights> experts_;
-  GatedWeights shared_;
+  PackedWeight gate_;      // float32 [E, H]
+  at::Tensor bias_;        // float32 [E]
+  PackedExperts experts_;  // the shared one last
 };
 
 }  // namespace reprise

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <exception>
 
-#include "backends/cpu/row_ops.h"
+#include "backends/cast.h"
 #include "reprise/error.h"
 
 namespace reprise {
@@ -48,7 +48,7 @@ SequenceStep read_sequence(const ScheduledSequence& sequence, const RequestState
     const int64_t given = std::clamp<int64_t>(request.hidden_rows_read - sequence.start, 0, sequence.num_rows);
     const at::Tensor rows = outputs.hidden_states.narrow(0, place.hidden + given, sequence.num_rows - given);
     step.hidden_states.resize(static_cast<size_t>(rows.numel()));
-    cpu::load_row(rows.const_data_ptr(), rows.scalar_type(), step.hidden_states.data(), rows.numel());
+    read_floats(rows, step.hidden_states);
   }
   return step;
 }

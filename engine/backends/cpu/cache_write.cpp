@@ -6,9 +6,8 @@
 #include "backends/cpu/number_formats.h"
 #include "backends/cpu/row_ops.h"
 #include "memory/tensor_source.h"
-#include "reprise/error.h"
 
-namespace reprise {
+namespace reprise::cpu {
 
 namespace {
 
@@ -30,39 +29,36 @@ REPRISE_CLONES void round_row(float* row, int64_t n, CacheFormat format) {
 
 }  // namespace
 
-void write_cells(const at::Tensor& x, const at::Tensor& weight, double eps, const RopeAngles& rope, CacheFormat format,
-                 const at::Tensor& slots, at::Tensor& cells) {
+void write_cells(const at::Tensor& x, const CellWrite& write, const at::Tensor& cells) {
   const int64_t n = x.size(1);
-  REPRISE_ENSURE(x.is_contiguous() && cells.size(1) == n && slots.size(0) == x.size(0),
-                 "one slot and one cell's width per row");
   const size_t x_bytes = static_cast<size_t>(n) * x.element_size();
   const size_t cell_bytes = static_cast<size_t>(n) * cells.element_size();
   const auto x_dtype = x.scalar_type();
   const auto cell_dtype = cells.scalar_type();
   const auto* in = static_cast<const std::byte*>(x.const_data_ptr());
   auto* out = static_cast<std::byte*>(cells.mutable_data_ptr());
-  const int64_t* slot = slots.const_data_ptr<int64_t>();
-  const int64_t half = rope.cos.size(1);
-  const float* cos = rope.cos.const_data_ptr<float>();
-  const float* sin = rope.sin.const_data_ptr<float>();
-  const float* w = weight.defined() ? weight.const_data_ptr<float>() : nullptr;
+  const int64_t* slot = write.slots.const_data_ptr<int64_t>();
+  const int64_t half = write.rope.cos.size(1);
+  const float* cos = write.rope.cos.const_data_ptr<float>();
+  const float* sin = write.rope.sin.const_data_ptr<float>();
+  const float* w = write.norm.defined() ? write.norm.const_data_ptr<float>() : nullptr;
+  const auto eps = static_cast<float>(write.eps);
   at::parallel_for(0, x.size(0), 8, [&](int64_t begin, int64_t end) {
-    float* wide = cpu::Scratch::get<float>(0, n);
+    float* wide = Scratch::get<float>(0, n);
     for (int64_t t = begin; t < end; ++t) {
       if (slot[t] == 0) continue;
       std::byte* cell = out + static_cast<size_t>(slot[t]) * cell_bytes;
-      cpu::load_row(in + static_cast<size_t>(t) * x_bytes, x_dtype, wide, n);
-      if (w != nullptr) cpu::rms_norm(wide, w, static_cast<float>(eps), wide, n);
-      cpu::rotate(wide, n, cos + t * half, sin + t * half, half, false);
-      round_row(wide, n, format);
-      cpu::store_row(wide, cell, cell_dtype, n);
+      load_row(in + static_cast<size_t>(t) * x_bytes, x_dtype, wide, n);
+      if (w != nullptr) rms_norm(wide, w, eps, wide, n);
+      rotate(wide, n, cos + t * half, sin + t * half, half, false);
+      round_row(wide, n, write.format);
+      store_row(wide, cell, cell_dtype, n);
     }
   });
 }
 
-at::Tensor rotate_and_round(const at::Tensor& x, int64_t head_dim, const RopeAngles& rope, CacheFormat format) {
+at::Tensor rotate_and_round(const at::Tensor& x, int64_t head_dim, const RopeRows& rope, CacheFormat format) {
   const int64_t n = x.size(1);
-  REPRISE_ENSURE(x.is_contiguous() && n % head_dim == 0, "rows of whole heads");
   at::Tensor y = empty_tensor(x.sizes(), x.options());
   const size_t row_bytes = static_cast<size_t>(n) * x.element_size();
   const auto dtype = x.scalar_type();
@@ -72,17 +68,17 @@ at::Tensor rotate_and_round(const at::Tensor& x, int64_t head_dim, const RopeAng
   const float* cos = rope.cos.const_data_ptr<float>();
   const float* sin = rope.sin.const_data_ptr<float>();
   at::parallel_for(0, x.size(0), 4, [&](int64_t begin, int64_t end) {
-    float* wide = cpu::Scratch::get<float>(0, n);
+    float* wide = Scratch::get<float>(0, n);
     for (int64_t t = begin; t < end; ++t) {
-      cpu::load_row(in + static_cast<size_t>(t) * row_bytes, dtype, wide, n);
+      load_row(in + static_cast<size_t>(t) * row_bytes, dtype, wide, n);
       for (int64_t h = 0; h < n; h += head_dim) {
-        cpu::rotate(wide + h, head_dim, cos + t * half, sin + t * half, half, false);
+        rotate(wide + h, head_dim, cos + t * half, sin + t * half, half, false);
         round_row(wide + h, head_dim, format);
       }
-      cpu::store_row(wide, out + static_cast<size_t>(t) * row_bytes, dtype, n);
+      store_row(wide, out + static_cast<size_t>(t) * row_bytes, dtype, n);
     }
   });
   return y;
 }
 
-}  // namespace reprise
+}  // namespace reprise::cpu

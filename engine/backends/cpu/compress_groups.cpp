@@ -7,9 +7,8 @@
 #include "backends/cpu/clones.h"
 #include "backends/cpu/row_ops.h"
 #include "backends/cpu/vector_math.h"
-#include "reprise/error.h"
 
-namespace reprise {
+namespace reprise::cpu {
 
 namespace {
 
@@ -33,16 +32,14 @@ REPRISE_CLONES void weigh_group(const float* const* values, const float* const* 
 
 }  // namespace
 
-void compress_groups(const at::Tensor& v, const at::Tensor& g, const CompressParams& params, at::Tensor& partial,
-                     at::Tensor& out) {
-  const int64_t ratio = params.ratio;
+void compress_groups(const at::Tensor& v, const at::Tensor& g, const AttentionMetadata& rows, const at::Tensor& partial,
+                     const at::Tensor& out) {
+  const int64_t ratio = partial.size(1);
   const int64_t n = v.size(1);
-  REPRISE_ENSURE(v.is_contiguous() && g.is_contiguous() && partial.size(1) == ratio && partial.size(3) == n,
-                 "the partial state holds one group of the compressor's width");
-  const int64_t* position = params.positions.const_data_ptr<int64_t>();
-  const int32_t* sequence = params.sequence_index.const_data_ptr<int32_t>();
-  const int64_t* starts = params.sequence_starts.const_data_ptr<int64_t>();
-  const int32_t* slots = params.state_slots.const_data_ptr<int32_t>();
+  const int64_t* position = rows.positions.const_data_ptr<int64_t>();
+  const int32_t* sequence = rows.sequence_index.const_data_ptr<int32_t>();
+  const int64_t* starts = rows.sequence_starts.const_data_ptr<int64_t>();
+  const int32_t* slots = rows.state_slots.const_data_ptr<int32_t>();
   const float* values = v.const_data_ptr<float>();
   const float* gates = g.const_data_ptr<float>();
   float* state = partial.mutable_data_ptr<float>();
@@ -50,8 +47,8 @@ void compress_groups(const at::Tensor& v, const at::Tensor& g, const CompressPar
   const auto cell = [&](int32_t s, int64_t p) { return state + ((slots[s] * ratio + p % ratio) * 2) * n; };
 
   at::parallel_for(0, v.size(0), 8, [&](int64_t begin, int64_t end) {
-    const float** group = cpu::Scratch::get<const float*>(0, 2 * ratio);
-    float* work = cpu::Scratch::get<float>(1, 2 * n);
+    const float** group = Scratch::get<const float*>(0, 2 * ratio);
+    float* work = Scratch::get<float>(1, 2 * n);
     for (int64_t t = begin; t < end; ++t) {
       const int32_t s = sequence[t];
       if (s < 0 || (position[t] + 1) % ratio != 0) continue;
@@ -69,7 +66,7 @@ void compress_groups(const at::Tensor& v, const at::Tensor& g, const CompressPar
     }
   });
   // Only now: the groups above may have read what stood in these cells.
-  for (int64_t s = 0; s < params.state_slots.size(0); ++s) {
+  for (int64_t s = 0; s < rows.state_slots.size(0); ++s) {
     for (int64_t t = starts[s + 1] - 1; t >= starts[s] && (position[t] + 1) % ratio != 0; --t) {
       float* place = cell(static_cast<int32_t>(s), position[t]);
       std::memcpy(place, values + t * n, static_cast<size_t>(n) * sizeof(float));
@@ -78,4 +75,4 @@ void compress_groups(const at::Tensor& v, const at::Tensor& g, const CompressPar
   }
 }
 
-}  // namespace reprise
+}  // namespace reprise::cpu

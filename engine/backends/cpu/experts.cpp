@@ -8,12 +8,12 @@
 #include <numeric>
 
 #include "backends/cpu/clones.h"
+#include "backends/cpu/packed_blocks.h"
 #include "backends/cpu/row_ops.h"
 #include "backends/cpu/vector_math.h"
 #include "memory/tensor_source.h"
-#include "reprise/error.h"
 
-namespace reprise {
+namespace reprise::cpu {
 
 namespace {
 
@@ -24,41 +24,45 @@ REPRISE_CLONES void score_row(const float* logits, float* scores, int64_t n) {
   for (int64_t e = 0; e < n; ++e) scores[e] = std::sqrt(softplus_f(logits[e]));
 }
 
-// A run of (row, expert) pairs of one expert.
+// Pairs of one expert: pair p = t * n + j is the j-th expert of row t.
 struct ExpertBlock {
-  int64_t expert = 0;  // the number of routed experts = the shared one
-  int64_t first = 0;   // in `pairs`, or the first row for the shared expert
+  int64_t expert = 0;
+  const int64_t* pairs = nullptr;  // ascending
   int64_t count = 0;
+
+  // Whether pairs[i] = pairs[0] + i * step.
+  bool has_step(int64_t step) const {
+    for (int64_t i = 1; i < count; ++i) {
+      if (pairs[i] != pairs[0] + i * step) return false;
+    }
+    return true;
+  }
 };
 
-// Rows grouped by expert: pair p = t * k + j is the j-th expert of row t. In the calling thread's scratch memory.
+// All pairs, grouped by expert in blocks of rows. In the calling thread's scratch memory.
 struct Grouping {
-  const int64_t* pairs = nullptr;
   const ExpertBlock* blocks = nullptr;
   int64_t num_blocks = 0;
 };
 
-Grouping group_by_expert(const at::Tensor& experts, int64_t num_experts) {
-  const int32_t* ids = experts.const_data_ptr<int32_t>();
-  const int64_t count = experts.numel();
-  int64_t* starts = cpu::Scratch::get<int64_t>(8, num_experts + 1);
+Grouping group_by_expert(const at::Tensor& ids_of_rows, int64_t num_experts) {
+  const int32_t* ids = ids_of_rows.const_data_ptr<int32_t>();
+  const int64_t count = ids_of_rows.numel();
+  int64_t* starts = Scratch::get<int64_t>(8, num_experts + 1);
   std::fill_n(starts, num_experts + 1, 0);
   for (int64_t p = 0; p < count; ++p) ++starts[ids[p] + 1];
   std::partial_sum(starts, starts + num_experts + 1, starts);
   // Each expert's last block may be a part of one.
-  const int64_t most_blocks = num_experts + count / kRowBlock + experts.size(0) / kRowBlock + 1;
-  auto* blocks = cpu::Scratch::get<ExpertBlock>(9, most_blocks);
+  auto* blocks = Scratch::get<ExpertBlock>(9, num_experts + count / kRowBlock);
+  int64_t* pairs = Scratch::get<int64_t>(10, count);
   int64_t num_blocks = 0;
-  const auto add_blocks = [&](int64_t expert, int64_t begin, int64_t end) {
-    for (int64_t first = begin; first < end; first += kRowBlock) {
-      blocks[num_blocks++] = {expert, first, std::min(kRowBlock, end - first)};
+  for (int64_t e = 0; e < num_experts; ++e) {
+    for (int64_t first = starts[e]; first < starts[e + 1]; first += kRowBlock) {
+      blocks[num_blocks++] = {e, pairs + first, std::min(kRowBlock, starts[e + 1] - first)};
     }
-  };
-  for (int64_t e = 0; e < num_experts; ++e) add_blocks(e, starts[e], starts[e + 1]);
-  add_blocks(num_experts, 0, experts.size(0));
-  int64_t* pairs = cpu::Scratch::get<int64_t>(10, count);
+  }
   for (int64_t p = 0; p < count; ++p) pairs[starts[ids[p]]++] = p;
-  return {pairs, blocks, num_blocks};
+  return {blocks, num_blocks};
 }
 
 }  // namespace
@@ -66,15 +70,15 @@ Grouping group_by_expert(const at::Tensor& experts, int64_t num_experts) {
 ExpertRoutes route_experts(const at::Tensor& logits, const at::Tensor& bias, int64_t k, double scale) {
   const int64_t rows = logits.size(0);
   const int64_t num_experts = logits.size(1);
-  ExpertRoutes routes{empty_tensor({rows, k}, logits.options().dtype(at::kInt)),
-                      empty_tensor({rows, k}, logits.options())};
+  ExpertRoutes routes{empty_tensor({rows, k + 1}, logits.options().dtype(at::kInt)),
+                      empty_tensor({rows, k + 1}, logits.options())};
   const float* in = logits.const_data_ptr<float>();
   const float* b = bias.const_data_ptr<float>();
-  int32_t* ids = routes.experts.mutable_data_ptr<int32_t>();
-  float* weights = routes.weights.mutable_data_ptr<float>();
+  int32_t* all_ids = routes.experts.mutable_data_ptr<int32_t>();
+  float* all_weights = routes.weights.mutable_data_ptr<float>();
   at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
-    float* scores = cpu::Scratch::get<float>(0, num_experts);
-    int32_t* order = cpu::Scratch::get<int32_t>(1, num_experts);
+    float* scores = Scratch::get<float>(0, num_experts);
+    int32_t* order = Scratch::get<int32_t>(1, num_experts);
     for (int64_t t = begin; t < end; ++t) {
       score_row(in + t * num_experts, scores, num_experts);
       std::iota(order, order + num_experts, 0);
@@ -86,78 +90,85 @@ ExpertRoutes route_experts(const at::Tensor& logits, const at::Tensor& bias, int
       std::sort(order, order + k);
       float total = 0;
       for (int64_t j = 0; j < k; ++j) total += scores[order[j]];
+      int32_t* ids = all_ids + t * (k + 1);
+      float* weights = all_weights + t * (k + 1);
+      ids[0] = static_cast<int32_t>(num_experts);
+      weights[0] = 1;
       for (int64_t j = 0; j < k; ++j) {
-        ids[t * k + j] = order[j];
-        weights[t * k + j] = scores[order[j]] / (total + 1e-20f) * static_cast<float>(scale);
+        ids[j + 1] = order[j];
+        weights[j + 1] = scores[order[j]] / (total + 1e-20f) * static_cast<float>(scale);
       }
     }
   });
   return routes;
 }
 
-at::Tensor mixture_of_experts(const at::Tensor& x, const ExpertRoutes& routes, const std::vector<GatedWeights>& experts,
-                              const GatedWeights& shared, double swiglu_limit) {
-  const int64_t rows = x.size(0);
+at::Tensor run_experts(const at::Tensor& x, const at::Tensor& ids, const PackedExperts& experts, double swiglu_limit) {
+  const int64_t n = ids.size(1);
   const int64_t hidden = x.size(1);
-  const int64_t k = routes.experts.size(1);
-  REPRISE_ENSURE(x.is_contiguous(), "mixture_of_experts takes dense rows");
-  const auto num_experts = static_cast<int64_t>(experts.size());
-  const auto grouping = group_by_expert(routes.experts, num_experts);
+  const int64_t inner = experts.w1.out_features();
+  const auto grouping = group_by_expert(ids, experts.count());
   const auto dtype = x.scalar_type();
-  const size_t size = x.element_size();
-  const auto path = cpu::product_path(dtype);
+  const size_t row_bytes = static_cast<size_t>(hidden) * x.element_size();
+  const auto path = product_path(dtype);
   const auto limit = static_cast<float>(swiglu_limit);
-  // Each pair's output, then the shared expert's, float32.
-  at::Tensor outputs = empty_tensor({rows * (k + 1), hidden}, x.options().dtype(at::kFloat));
-  at::Tensor y = empty_tensor({rows, hidden}, x.options());
+  at::Tensor outputs = empty_tensor({ids.numel(), hidden}, x.options().dtype(at::kFloat));
   const auto* in = static_cast<const std::byte*>(x.const_data_ptr());
   float* out = outputs.mutable_data_ptr<float>();
-  const float* weights = routes.weights.const_data_ptr<float>();
 
-  cpu::parallel_products(dtype, grouping.num_blocks, 1, [&](int64_t begin, int64_t end) {
+  parallel_products(dtype, grouping.num_blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const ExpertBlock& block = grouping.blocks[i];
-      const bool is_shared = block.expert == num_experts;
-      const GatedWeights& w = is_shared ? shared : experts[static_cast<size_t>(block.expert)];
-      const int64_t inner = w.w1.out_features();
-      const int64_t* pairs = grouping.pairs + block.first;
-      const std::byte* a = in + static_cast<size_t>(block.first * hidden) * size;
-      if (!is_shared) {
-        auto* gathered = cpu::Scratch::get<std::byte>(0, static_cast<int64_t>(size) * block.count * hidden);
-        const size_t row_bytes = static_cast<size_t>(hidden) * size;
-        for (int64_t r = 0; r < block.count; ++r) {
-          std::memcpy(gathered + static_cast<size_t>(r) * row_bytes, in + static_cast<size_t>(pairs[r] / k) * row_bytes,
-                      row_bytes);
+      const int64_t count = block.count;
+      // The shared expert's rows are all of them: they lie side by side, and so do their outputs but for a stride.
+      const bool takes_every_row = block.has_step(n);
+      const std::byte* a = in + static_cast<size_t>(block.pairs[0] / n) * row_bytes;
+      if (!takes_every_row) {
+        auto* gathered = Scratch::get<std::byte>(0, count * static_cast<int64_t>(row_bytes));
+        for (int64_t r = 0; r < count; ++r) {
+          std::memcpy(gathered + static_cast<size_t>(r) * row_bytes,
+                      in + static_cast<size_t>(block.pairs[r] / n) * row_bytes, row_bytes);
         }
         a = gathered;
       }
-      float* gate = cpu::Scratch::get<float>(1, block.count * inner);
-      float* up = cpu::Scratch::get<float>(2, block.count * inner);
-      cpu::packed_product(w.w1, block.count, a, hidden, gate, inner, path);
-      cpu::packed_product(w.w3, block.count, a, hidden, up, inner, path);
-      cpu::clamped_swiglu(gate, up, limit, gate, block.count * inner);
-      auto* h = cpu::Scratch::get<std::byte>(3, static_cast<int64_t>(size) * block.count * inner);
-      cpu::store_row(gate, h, dtype, block.count * inner);
-      if (is_shared) {
-        cpu::packed_product(w.w2, block.count, h, inner, out + (rows * k + block.first) * hidden, hidden, path);
+      float* gate = Scratch::get<float>(1, count * inner);
+      float* up = Scratch::get<float>(2, count * inner);
+      PackedBlocks(experts.w1, block.expert).multiply(count, a, hidden, gate, inner, path);
+      PackedBlocks(experts.w3, block.expert).multiply(count, a, hidden, up, inner, path);
+      clamped_swiglu(gate, up, limit, gate, count * inner);
+      auto* h = Scratch::get<std::byte>(3, count * inner * static_cast<int64_t>(x.element_size()));
+      store_row(gate, h, dtype, count * inner);
+      const PackedBlocks w2(experts.w2, block.expert);
+      if (takes_every_row) {
+        w2.multiply(count, h, inner, out + block.pairs[0] * hidden, n * hidden, path);
         continue;
       }
-      float* result = cpu::Scratch::get<float>(4, block.count * hidden);
-      cpu::packed_product(w.w2, block.count, h, inner, result, hidden, path);
-      for (int64_t r = 0; r < block.count; ++r)
-        cpu::scale(weights[pairs[r]], result + r * hidden, out + pairs[r] * hidden, hidden);
+      float* result = Scratch::get<float>(4, count * hidden);
+      w2.multiply(count, h, inner, result, hidden, path);
+      for (int64_t r = 0; r < count; ++r) std::copy_n(result + r * hidden, hidden, out + block.pairs[r] * hidden);
     }
   });
+  return outputs;
+}
 
-  auto* target = static_cast<std::byte*>(y.mutable_data_ptr());
+at::Tensor sum_experts(const at::Tensor& outputs, const at::Tensor& weights, at::ScalarType dtype) {
+  const int64_t rows = weights.size(0);
+  const int64_t n = weights.size(1);
+  const int64_t hidden = outputs.size(1);
+  at::Tensor y = empty_tensor({rows, hidden}, outputs.options().dtype(dtype));
+  const float* in = outputs.const_data_ptr<float>();
+  const float* w = weights.const_data_ptr<float>();
+  auto* out = static_cast<std::byte*>(y.mutable_data_ptr());
+  const size_t row_bytes = static_cast<size_t>(hidden) * y.element_size();
   at::parallel_for(0, rows, 8, [&](int64_t begin, int64_t end) {
+    float* sum = Scratch::get<float>(0, hidden);
     for (int64_t t = begin; t < end; ++t) {
-      float* sum = out + (rows * k + t) * hidden;
-      for (int64_t j = 0; j < k; ++j) cpu::add_scaled(1.0f, out + (t * k + j) * hidden, sum, hidden);
-      cpu::store_row(sum, target + static_cast<size_t>(t * hidden) * size, dtype, hidden);
+      scale(w[t * n], in + t * n * hidden, sum, hidden);
+      for (int64_t j = 1; j < n; ++j) add_scaled(w[t * n + j], in + (t * n + j) * hidden, sum, hidden);
+      store_row(sum, out + static_cast<size_t>(t) * row_bytes, dtype, hidden);
     }
   });
   return y;
 }
 
-}  // namespace reprise
+}  // namespace reprise::cpu

@@ -8,11 +8,8 @@
 #include "backends/cpu/clones.h"
 #include "backends/cpu/row_ops.h"
 #include "backends/cpu/vector_math.h"
-#include "backends/rows.h"
-#include "memory/tensor_source.h"
-#include "reprise/error.h"
 
-namespace reprise {
+namespace reprise::cpu {
 
 namespace {
 
@@ -22,20 +19,10 @@ REPRISE_CLONES void multiply(const float* x, const float* y, float* out, int64_t
 
 }  // namespace
 
-at::Tensor lookup_rows(const at::Tensor& table, const at::Tensor& rows) {
-  at::Tensor e = empty_tensor({rows.size(0), rows.size(1) * table.size(1)}, table.options());
-  const size_t row_bytes = static_cast<size_t>(table.size(1)) * table.element_size();
-  cpu::copy_rows(static_cast<const std::byte*>(table.const_data_ptr()), rows.const_data_ptr<int64_t>(), rows.numel(),
-                 row_bytes, static_cast<std::byte*>(e.mutable_data_ptr()));
-  return e;
-}
-
-void add_gated_memory(const at::Tensor& kv, const at::Tensor& qk_weight, double eps, at::Tensor& residual) {
+void add_gated_memory(const at::Tensor& kv, const at::Tensor& qk_weight, double eps, const at::Tensor& residual) {
   const int64_t streams = residual.size(1);
   const int64_t hidden = residual.size(2);
   const int64_t width = (streams + 1) * hidden;
-  REPRISE_ENSURE(kv.is_contiguous() && kv.size(0) == residual.size(0) && kv.size(1) == width,
-                 "engram memory holds a key per stream and one value for every row");
   const auto dtype = residual.scalar_type();
   const size_t size = residual.element_size();
   auto* x = static_cast<std::byte*>(residual.mutable_data_ptr());
@@ -45,26 +32,26 @@ void add_gated_memory(const at::Tensor& kv, const at::Tensor& qk_weight, double 
   const auto epsilon = static_cast<float>(eps);
   const auto n = static_cast<float>(hidden);
   at::parallel_for(0, residual.size(0), 4, [&](int64_t begin, int64_t end) {
-    float* memory = cpu::Scratch::get<float>(0, width);
-    float* stream = cpu::Scratch::get<float>(1, hidden);
-    float* weighted = cpu::Scratch::get<float>(2, hidden);
+    float* memory = Scratch::get<float>(0, width);
+    float* stream = Scratch::get<float>(1, hidden);
+    float* weighted = Scratch::get<float>(2, hidden);
     for (int64_t t = begin; t < end; ++t) {
-      cpu::load_row(in + static_cast<size_t>(t) * kv_bytes, kv.scalar_type(), memory, width);
+      load_row(in + static_cast<size_t>(t) * kv_bytes, kv.scalar_type(), memory, width);
       const float* value = memory + streams * hidden;
       for (int64_t s = 0; s < streams; ++s) {
         std::byte* target = x + static_cast<size_t>((t * streams + s) * hidden) * size;
         const float* key = memory + s * hidden;
-        cpu::load_row(target, dtype, stream, hidden);
+        load_row(target, dtype, stream, hidden);
         multiply(stream, weight + s * hidden, weighted, hidden);
-        const float d = cpu::dot(weighted, key, hidden) / std::sqrt(cpu::sum_of_squares(stream, hidden) / n + epsilon) /
-                        std::sqrt(cpu::sum_of_squares(key, hidden) / n + epsilon) / std::sqrt(n);
+        const float d = dot(weighted, key, hidden) / std::sqrt(sum_of_squares(stream, hidden) / n + epsilon) /
+                        std::sqrt(sum_of_squares(key, hidden) / n + epsilon) / std::sqrt(n);
         const float sign = d > 0 ? 1.0f : (d < 0 ? -1.0f : 0.0f);
         const float gate = sigmoid_f(sign * std::sqrt(std::max(std::abs(d), 1e-6f)));
-        cpu::add_scaled(gate, value, stream, hidden);
-        cpu::store_row(stream, target, dtype, hidden);
+        add_scaled(gate, value, stream, hidden);
+        store_row(stream, target, dtype, hidden);
       }
     }
   });
 }
 
-}  // namespace reprise
+}  // namespace reprise::cpu

@@ -2,12 +2,20 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 
 #include "memory/tensor_source.h"
-#include "reprise/error.h"
 
-namespace reprise {
+namespace reprise::cpu {
+
+namespace {
+
+// Of x [n > 0, ...].
+size_t row_bytes_of(const at::Tensor& x) { return x.nbytes() / static_cast<size_t>(x.size(0)); }
+
+}  // namespace
 
 at::Tensor embed_streams(const at::Tensor& table, const at::Tensor& ids, int64_t streams) {
   const int64_t rows = ids.size(0);
@@ -28,29 +36,20 @@ at::Tensor embed_streams(const at::Tensor& table, const at::Tensor& ids, int64_t
   return x;
 }
 
-at::Tensor gather_rows(const at::Tensor& x, const at::Tensor& rows) {
-  at::DimVector sizes(x.sizes());
-  sizes[0] = rows.size(0);
-  at::Tensor y = empty_tensor(sizes, x.options());
-  gather_rows_out(x, rows, y);
-  return y;
-}
-
-void gather_rows_out(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& y) {
-  const int64_t count = rows.size(0);
-  REPRISE_ENSURE(x.is_contiguous() && y.is_contiguous() && y.scalar_type() == x.scalar_type() && y.size(0) >= count &&
-                     y.sizes().slice(1) == x.sizes().slice(1),
-                 "gather_rows takes dense rows to dense rows like them");
-  if (count == 0) return;
-  const size_t row_bytes = y.nbytes() / static_cast<size_t>(y.size(0));
-  cpu::copy_rows(static_cast<const std::byte*>(x.const_data_ptr()), rows.const_data_ptr<int64_t>(), count, row_bytes,
-                 static_cast<std::byte*>(y.mutable_data_ptr()));
+void gather_rows(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& y) {
+  const size_t row_bytes = row_bytes_of(x);
+  const auto* in = static_cast<const std::byte*>(x.const_data_ptr());
+  auto* out = static_cast<std::byte*>(y.mutable_data_ptr());
+  const int64_t* row = rows.const_data_ptr<int64_t>();
+  at::parallel_for(0, rows.numel(), 64, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::memcpy(out + static_cast<size_t>(i) * row_bytes, in + static_cast<size_t>(row[i]) * row_bytes, row_bytes);
+    }
+  });
 }
 
 void compact_rows(const at::Tensor& x, const at::Tensor& rows) {
-  REPRISE_ENSURE(x.is_contiguous(), "compact_rows takes dense rows");
-  if (x.size(0) == 0) return;
-  const size_t row_bytes = x.nbytes() / static_cast<size_t>(x.size(0));
+  const size_t row_bytes = row_bytes_of(x);
   auto* data = static_cast<std::byte*>(x.mutable_data_ptr());
   const int64_t* row = rows.const_data_ptr<int64_t>();
   // Ascending rows never overwrite what a later one reads.
@@ -60,16 +59,23 @@ void compact_rows(const at::Tensor& x, const at::Tensor& rows) {
   }
 }
 
-namespace cpu {
-
-void copy_rows(const std::byte* in, const int64_t* rows, int64_t count, size_t row_bytes, std::byte* out) {
-  at::parallel_for(0, count, 64, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      std::memcpy(out + static_cast<size_t>(i) * row_bytes, in + static_cast<size_t>(rows[i]) * row_bytes, row_bytes);
-    }
-  });
+void copy_rows(const at::Tensor& x, const at::Tensor& y) {
+  std::memcpy(y.mutable_data_ptr(), x.const_data_ptr(), x.nbytes());
 }
 
-}  // namespace cpu
+void fill_rows(const at::Tensor& x, int64_t first, int64_t value) {
+  const int64_t row_size = x.numel() / x.size(0);
+  const int64_t begin = first * row_size;
+  const int64_t count = x.numel() - begin;
+  if (value == 0) {
+    const size_t size = x.element_size();
+    std::memset(static_cast<std::byte*>(x.mutable_data_ptr()) + static_cast<size_t>(begin) * size, 0,
+                static_cast<size_t>(count) * size);
+  } else if (x.scalar_type() == at::kInt) {
+    std::fill_n(x.mutable_data_ptr<int32_t>() + begin, count, static_cast<int32_t>(value));
+  } else {
+    std::fill_n(x.mutable_data_ptr<int64_t>() + begin, count, value);
+  }
+}
 
-}  // namespace reprise
+}  // namespace reprise::cpu

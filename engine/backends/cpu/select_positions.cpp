@@ -9,9 +9,8 @@
 #include "backends/cpu/block_product.h"
 #include "backends/cpu/clones.h"
 #include "backends/cpu/row_ops.h"
-#include "reprise/error.h"
 
-namespace reprise {
+namespace reprise::cpu {
 
 namespace {
 
@@ -82,41 +81,42 @@ void write_row(const int32_t* kept, int64_t count, int64_t width, int32_t* out) 
 template <typename T>
 class SelectKernel {
  public:
-  SelectKernel(const at::Tensor& q, const at::Tensor& w, const IndexerParams& params, at::Tensor& selection,
-               at::Tensor& candidates)
+  SelectKernel(const at::Tensor& q, const at::Tensor& w, const AttentionMetadata& rows, const IndexerParams& params,
+               const Selection& selection)
       : p_(params),
+        rows_(rows),
         q_(q.const_data_ptr<T>()),
         w_(w.const_data_ptr<float>()),
-        selection_(selection.mutable_data_ptr<int32_t>()),
-        topk_(selection.size(1)),
-        candidates_(candidates.defined() ? candidates.mutable_data_ptr<int32_t>() : nullptr),
-        max_blocks_(candidates.defined() ? candidates.size(1) : 0),
+        selection_(selection.positions.mutable_data_ptr<int32_t>()),
+        topk_(selection.positions.size(1)),
+        candidates_(selection.candidates.defined() ? selection.candidates.mutable_data_ptr<int32_t>() : nullptr),
+        max_blocks_(selection.candidates.defined() ? selection.candidates.size(1) : 0),
         // Sized by what the block table can hold, so that scratch does not grow as a request does.
-        capacity_(params.keys.block_table.size(1) * params.keys.cells_per_page),
-        path_(cpu::product_path(q.scalar_type())) {}
+        capacity_(params.keys.group.block_table.size(1) * params.keys.cells_per_page),
+        path_(product_path(q.scalar_type())) {}
 
   void row(int64_t t) const {
-    const int32_t sequence = p_.rows.sequence_index.const_data_ptr<int32_t>()[t];
-    const int64_t visible = sequence < 0 ? 0 : (p_.rows.positions.const_data_ptr<int64_t>()[t] + 1) / p_.ratio;
-    int32_t* positions = cpu::Scratch::get<int32_t>(0, capacity_);
+    const int32_t sequence = rows_.sequence_index.const_data_ptr<int32_t>()[t];
+    const int64_t visible = sequence < 0 ? 0 : (rows_.positions.const_data_ptr<int64_t>()[t] + 1) / p_.ratio;
+    int32_t* positions = Scratch::get<int32_t>(0, capacity_);
     const int64_t count = list_positions(t, visible, positions);
     const int64_t blocks =
         p_.candidate_block_size > 0 ? (visible + p_.candidate_block_size - 1) / p_.candidate_block_size : 0;
     const bool choose_positions = count > topk_;
     const bool choose_blocks = candidates_ != nullptr && blocks > max_blocks_;
-    float* scores = cpu::Scratch::get<float>(1, capacity_);
+    float* scores = Scratch::get<float>(1, capacity_);
     if (choose_positions || choose_blocks) {
-      score(t, p_.rows.state_slots.const_data_ptr<int32_t>()[sequence], positions, count, scores);
+      score(t, rows_.state_slots.const_data_ptr<int32_t>()[sequence], positions, count, scores);
     }
-    int32_t* order = cpu::Scratch::get<int32_t>(2, capacity_);
+    int32_t* order = Scratch::get<int32_t>(2, capacity_);
     const int64_t kept = std::min(count, topk_);
-    uint32_t* keys = cpu::Scratch::get<uint32_t>(7, capacity_);
+    uint32_t* keys = Scratch::get<uint32_t>(7, capacity_);
     keep_best(scores, count, topk_, keys, order);
     for (int64_t i = 0; i < kept; ++i) order[i] = positions[order[i]];
     write_row(order, kept, topk_, selection_ + t * topk_);
     if (candidates_ == nullptr) return;
 
-    float* best = cpu::Scratch::get<float>(3, capacity_);
+    float* best = Scratch::get<float>(3, capacity_);
     if (choose_blocks) {
       for (int64_t b = 0; b < blocks; ++b) {
         const int64_t first = b * p_.candidate_block_size;
@@ -148,14 +148,15 @@ class SelectKernel {
   void score(int64_t t, int32_t slot, const int32_t* positions, int64_t count, float* scores) const {
     const int64_t heads = p_.num_heads;
     const int64_t dim = p_.head_dim;
-    const int32_t* table = p_.keys.block_table.const_data_ptr<int32_t>() + slot * p_.keys.block_table.size(1);
+    const int32_t* table =
+        p_.keys.group.block_table.const_data_ptr<int32_t>() + slot * p_.keys.group.block_table.size(1);
     const T* cells = p_.keys.cells.const_data_ptr<T>();
-    T* query = cpu::Scratch::get<T>(4, heads * dim);
+    T* query = Scratch::get<T>(4, heads * dim);
     operand(q_ + t * heads * dim, query);
-    T* keys = cpu::Scratch::get<T>(5, kScoreBlock * dim);
-    float* dots = cpu::Scratch::get<float>(6, kScoreBlock * heads);
-    float* weights = cpu::Scratch::get<float>(8, heads);
-    cpu::scale(p_.head_scale, w_ + t * heads, weights, heads);
+    T* keys = Scratch::get<T>(5, kScoreBlock * dim);
+    float* dots = Scratch::get<float>(6, kScoreBlock * heads);
+    float* weights = Scratch::get<float>(8, heads);
+    scale(p_.head_scale, w_ + t * heads, weights, heads);
     for (int64_t first = 0; first < count; first += kScoreBlock) {
       const int64_t size = std::min(kScoreBlock, count - first);
       for (int64_t i = 0; i < size; ++i) {
@@ -163,7 +164,7 @@ class SelectKernel {
         const int64_t cell = table[c / p_.keys.cells_per_page] * p_.keys.cells_per_page + c % p_.keys.cells_per_page;
         std::memcpy(keys + i * dim, cells + cell * dim, static_cast<size_t>(dim) * sizeof(T));
       }
-      cpu::block_product(path_, size, heads, dim, keys, dim, query, heads, dots, heads);
+      block_product(path_, size, heads, dim, keys, dim, query, heads, dots, heads);
       weigh_heads(dots, weights, size, heads, scores + first);
     }
   }
@@ -179,6 +180,7 @@ class SelectKernel {
   }
 
   const IndexerParams& p_;
+  const AttentionMetadata& rows_;
   const T* q_;
   const float* w_;
   int32_t* selection_;
@@ -186,33 +188,27 @@ class SelectKernel {
   int32_t* candidates_;
   int64_t max_blocks_;
   int64_t capacity_;
-  cpu::ProductPath path_;
+  ProductPath path_;
 };
 
 template <typename T>
-void select(const at::Tensor& q, const at::Tensor& w, const IndexerParams& params, at::Tensor& selection,
-            at::Tensor& candidates) {
-  const SelectKernel<T> kernel(q, w, params, selection, candidates);
-  cpu::parallel_products(q.scalar_type(), q.size(0), 4, [&](int64_t begin, int64_t end) {
+void select(const at::Tensor& q, const at::Tensor& w, const AttentionMetadata& rows, const IndexerParams& params,
+            const Selection& selection) {
+  const SelectKernel<T> kernel(q, w, rows, params, selection);
+  parallel_products(q.scalar_type(), q.size(0), 4, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) kernel.row(t);
   });
 }
 
 }  // namespace
 
-void select_compressed(const at::Tensor& q, const at::Tensor& w, const IndexerParams& params, at::Tensor selection,
-                       at::Tensor candidates_out) {
-  REPRISE_ENSURE(q.is_contiguous() && w.is_contiguous() && selection.is_contiguous() && selection.size(0) >= q.size(0),
-                 "a dense row of selection for every query row");
-  for (const at::Tensor& candidates : {params.candidates_in, candidates_out}) {
-    REPRISE_ENSURE(!candidates.defined() || (candidates.is_contiguous() && candidates.size(0) >= q.size(0)),
-                   "a dense row of candidates for every query row");
-  }
+void select_compressed(const at::Tensor& q, const at::Tensor& w, const AttentionMetadata& rows,
+                       const IndexerParams& params, const Selection& selection) {
   if (q.scalar_type() == at::kFloat) {
-    select<float>(q, w, params, selection, candidates_out);
+    select<float>(q, w, rows, params, selection);
   } else {
-    select<c10::BFloat16>(q, w, params, selection, candidates_out);
+    select<c10::BFloat16>(q, w, rows, params, selection);
   }
 }
 
-}  // namespace reprise
+}  // namespace reprise::cpu

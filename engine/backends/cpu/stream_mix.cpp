@@ -6,12 +6,12 @@
 #include <cmath>
 
 #include "backends/cpu/clones.h"
+#include "backends/cpu/packed_blocks.h"
 #include "backends/cpu/row_ops.h"
 #include "backends/cpu/vector_math.h"
 #include "memory/tensor_source.h"
-#include "reprise/error.h"
 
-namespace reprise {
+namespace reprise::cpu {
 
 namespace {
 
@@ -62,13 +62,12 @@ REPRISE_CLONES void mix_into(const float* weights, int64_t stride, int64_t strea
 
 }  // namespace
 
-StreamMix stream_mix(const at::Tensor& residual, const StreamMixParams& params) {
+StreamMix stream_mix(const at::Tensor& residual, const PackedWeight& fn, const StreamMixParams& params) {
   const int64_t rows = residual.size(0);
   const int64_t streams = residual.size(1);
   const int64_t width = streams * residual.size(2);
   const int64_t outputs = streams * (streams + 2);
-  REPRISE_ENSURE(streams <= kMaxStreams && params.fn->in_features() == width && params.fn->out_features() == outputs,
-                 "mix weights do not fit the residual");
+  const PackedBlocks blocks(fn);
   const auto options = residual.options().dtype(at::kFloat);
   StreamMix mix{empty_tensor({rows, streams}, options), empty_tensor({rows, streams}, options),
                 empty_tensor({rows, streams, streams}, options)};
@@ -80,20 +79,20 @@ StreamMix stream_mix(const at::Tensor& residual, const StreamMixParams& params) 
   const auto* x = static_cast<const std::byte*>(residual.const_data_ptr());
   const auto dtype = residual.scalar_type();
   const size_t row_bytes = static_cast<size_t>(width) * residual.element_size();
-  const auto path = cpu::product_path(at::kFloat);
+  const auto path = product_path(at::kFloat);
   const auto eps = static_cast<float>(params.rms_norm_eps);
   at::parallel_for(0, (rows + kRowBlock - 1) / kRowBlock, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kRowBlock;
       const int64_t count = std::min(kRowBlock, rows - first);
-      float* wide = cpu::Scratch::get<float>(0, kRowBlock * width);
-      float* logits = cpu::Scratch::get<float>(1, kRowBlock * outputs);
+      float* wide = Scratch::get<float>(0, kRowBlock * width);
+      float* logits = Scratch::get<float>(1, kRowBlock * outputs);
       for (int64_t r = 0; r < count; ++r)
-        cpu::load_row(x + static_cast<size_t>(first + r) * row_bytes, dtype, wide + r * width, width);
-      cpu::packed_product(*params.fn, count, wide, width, logits, outputs, path);
+        load_row(x + static_cast<size_t>(first + r) * row_bytes, dtype, wide + r * width, width);
+      blocks.multiply(count, wide, width, logits, outputs, path);
       for (int64_t r = 0; r < count; ++r) {
         float* row = logits + r * outputs;
-        const float mean = cpu::sum_of_squares(wide + r * width, width) / static_cast<float>(width);
+        const float mean = sum_of_squares(wide + r * width, width) / static_cast<float>(width);
         const float inverse = 1.0f / std::sqrt(mean + eps);
         for (int64_t o = 0; o < outputs; ++o) {
           row[o] = std::fma(row[o] * inverse, scale[o < streams ? 0 : (o < 2 * streams ? 1 : 2)], base[o]);
@@ -129,27 +128,26 @@ at::Tensor collapse_and_norm(const at::Tensor& residual, const at::Tensor& pre, 
   const float* weights = pre.const_data_ptr<float>();
   const float* w = weight.const_data_ptr<float>();
   at::parallel_for(0, rows, 4, [&](int64_t begin, int64_t end) {
-    float* wide = cpu::Scratch::get<float>(0, streams * hidden);
-    float* sum = cpu::Scratch::get<float>(1, hidden);
+    float* wide = Scratch::get<float>(0, streams * hidden);
+    float* sum = Scratch::get<float>(1, hidden);
     for (int64_t t = begin; t < end; ++t) {
-      cpu::load_row(in + static_cast<size_t>(t * streams * hidden) * size, dtype, wide, streams * hidden);
+      load_row(in + static_cast<size_t>(t * streams * hidden) * size, dtype, wide, streams * hidden);
       mix_into(weights + t * streams, 1, streams, wide, hidden, 0, nullptr, sum);
       std::byte* target = out + static_cast<size_t>(t * hidden) * size;
       // The layer input is rounded to the model dtype before its norm.
-      cpu::store_row(sum, target, dtype, hidden);
-      cpu::load_row(target, dtype, sum, hidden);
-      cpu::rms_norm(sum, w, static_cast<float>(eps), sum, hidden);
-      cpu::store_row(sum, target, dtype, hidden);
+      store_row(sum, target, dtype, hidden);
+      load_row(target, dtype, sum, hidden);
+      rms_norm(sum, w, static_cast<float>(eps), sum, hidden);
+      store_row(sum, target, dtype, hidden);
     }
   });
   return x;
 }
 
-void expand_streams(const at::Tensor& y, const StreamMix& mix, at::Tensor& residual) {
+void expand_streams(const at::Tensor& y, const StreamMix& mix, const at::Tensor& residual) {
   const int64_t rows = residual.size(0);
   const int64_t streams = residual.size(1);
   const int64_t hidden = residual.size(2);
-  REPRISE_ENSURE(y.size(0) == rows && y.size(1) == hidden, "a layer output has one row per residual row");
   const auto dtype = residual.scalar_type();
   const size_t size = residual.element_size();
   const auto y_dtype = y.scalar_type();
@@ -159,19 +157,19 @@ void expand_streams(const at::Tensor& y, const StreamMix& mix, at::Tensor& resid
   const float* post = mix.post.const_data_ptr<float>();
   const float* comb = mix.comb.const_data_ptr<float>();
   at::parallel_for(0, rows, 4, [&](int64_t begin, int64_t end) {
-    float* wide = cpu::Scratch::get<float>(0, streams * hidden);
-    float* layer = cpu::Scratch::get<float>(1, hidden);
-    float* out = cpu::Scratch::get<float>(2, hidden);
+    float* wide = Scratch::get<float>(0, streams * hidden);
+    float* layer = Scratch::get<float>(1, hidden);
+    float* out = Scratch::get<float>(2, hidden);
     for (int64_t t = begin; t < end; ++t) {
       std::byte* target = x + static_cast<size_t>(t * streams * hidden) * size;
-      cpu::load_row(target, dtype, wide, streams * hidden);
-      cpu::load_row(in + static_cast<size_t>(t * hidden) * y_size, y_dtype, layer, hidden);
+      load_row(target, dtype, wide, streams * hidden);
+      load_row(in + static_cast<size_t>(t * hidden) * y_size, y_dtype, layer, hidden);
       for (int64_t o = 0; o < streams; ++o) {
         mix_into(comb + t * streams * streams + o, streams, streams, wide, hidden, post[t * streams + o], layer, out);
-        cpu::store_row(out, target + static_cast<size_t>(o * hidden) * size, dtype, hidden);
+        store_row(out, target + static_cast<size_t>(o * hidden) * size, dtype, hidden);
       }
     }
   });
 }
 
-}  // namespace reprise
+}  // namespace reprise::cpu

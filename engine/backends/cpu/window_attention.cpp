@@ -9,9 +9,8 @@
 #include "backends/cpu/row_ops.h"
 #include "backends/cpu/vector_math.h"
 #include "memory/tensor_source.h"
-#include "reprise/error.h"
 
-namespace reprise {
+namespace reprise::cpu {
 
 namespace {
 
@@ -47,9 +46,13 @@ REPRISE_CLONES void interleave(const uint16_t* a, const uint16_t* b, uint32_t* o
   for (int64_t i = 0; i < n; ++i) out[i] = static_cast<uint32_t>(a[i]) | (static_cast<uint32_t>(b[i]) << 16);
 }
 
-const std::byte* cell_of(const PagedCells& cache, int32_t slot, int64_t c, size_t cell_bytes) {
-  const int32_t page =
-      cache.block_table.const_data_ptr<int32_t>()[slot * cache.block_table.size(1) + c / cache.cells_per_page];
+// The pages of the request in a state slot.
+const int32_t* pages_of(const at::Tensor& block_table, int32_t slot) {
+  return block_table.const_data_ptr<int32_t>() + slot * block_table.size(1);
+}
+
+const std::byte* cell_of(const PagedCells& cache, const int32_t* pages, int64_t c, size_t cell_bytes) {
+  const int32_t page = pages[c / cache.cells_per_page];
   return static_cast<const std::byte*>(cache.cells.const_data_ptr()) +
          static_cast<size_t>(page * cache.cells_per_page + c % cache.cells_per_page) * cell_bytes;
 }
@@ -75,8 +78,8 @@ void transpose(const Value* in, int64_t rows, int64_t columns, Value* out) {
 void query_operand(const float* q, int64_t heads, int64_t dim, float* out) { transpose(q, heads, dim, out); }
 
 void query_operand(const float* q, int64_t heads, int64_t dim, c10::BFloat16* out) {
-  auto* rounded = cpu::Scratch::get<uint32_t>(7, heads * dim / 2);
-  cpu::store_row(q, rounded, at::kBFloat16, heads * dim);
+  auto* rounded = Scratch::get<uint32_t>(7, heads * dim / 2);
+  store_row(q, rounded, at::kBFloat16, heads * dim);
   transpose(rounded, heads, dim / 2, reinterpret_cast<uint32_t*>(out));
 }
 
@@ -86,15 +89,15 @@ void weight_operand(const float* scores, int64_t keys, int64_t heads, float* out
 }
 
 void weight_operand(const float* scores, int64_t keys, int64_t heads, c10::BFloat16* out) {
-  auto* rounded = cpu::Scratch::get<uint16_t>(7, keys * heads);
-  cpu::store_row(scores, rounded, at::kBFloat16, keys * heads);
+  auto* rounded = Scratch::get<uint16_t>(7, keys * heads);
+  store_row(scores, rounded, at::kBFloat16, keys * heads);
   transpose(rounded, keys, heads, reinterpret_cast<uint16_t*>(out));
 }
 
 const float* value_operand(const float* keys, int64_t, int64_t) { return keys; }
 
 const c10::BFloat16* value_operand(const c10::BFloat16* keys, int64_t count, int64_t dim) {
-  auto* pairs = cpu::Scratch::get<uint32_t>(5, count / 2 * dim);
+  auto* pairs = Scratch::get<uint32_t>(5, count / 2 * dim);
   const auto* rows = reinterpret_cast<const uint16_t*>(keys);
   for (int64_t k = 0; k < count; k += 2) interleave(rows + k * dim, rows + (k + 1) * dim, pairs + k / 2 * dim, dim);
   return reinterpret_cast<const c10::BFloat16*>(pairs);
@@ -103,8 +106,9 @@ const c10::BFloat16* value_operand(const c10::BFloat16* keys, int64_t count, int
 template <typename T>
 class AttentionKernel {
  public:
-  AttentionKernel(const at::Tensor& q, const AttentionParams& params, at::Tensor& out)
+  AttentionKernel(const at::Tensor& q, const AttentionMetadata& rows, const AttentionParams& params, at::Tensor& out)
       : p_(params),
+        rows_(rows),
         heads_(params.num_heads),
         dim_(params.head_dim),
         half_(params.rope.cos.size(1)),
@@ -112,65 +116,67 @@ class AttentionKernel {
         q_(q.const_data_ptr<T>()),
         out_(out.mutable_data_ptr<T>()),
         dtype_(q.scalar_type()),
-        path_(cpu::product_path(dtype_)) {}
+        path_(product_path(dtype_)) {}
 
   void row(int64_t t) const {
-    const int32_t sequence = p_.rows.sequence_index.const_data_ptr<int32_t>()[t];
+    const int32_t sequence = rows_.sequence_index.const_data_ptr<int32_t>()[t];
     T* target = out_ + t * heads_ * dim_;
     if (sequence < 0) {
       std::fill(target, target + heads_ * dim_, T(0));
       return;
     }
-    const int32_t slot = p_.rows.state_slots.const_data_ptr<int32_t>()[sequence];
-    const int64_t position = p_.rows.positions.const_data_ptr<int64_t>()[t];
-    const int64_t start = p_.window_starts.const_data_ptr<int64_t>()[t];
+    const int32_t slot = rows_.state_slots.const_data_ptr<int32_t>()[sequence];
+    const int64_t position = rows_.positions.const_data_ptr<int64_t>()[t];
+    const int64_t start = p_.window.group.window_starts.const_data_ptr<int64_t>()[t];
     const int32_t* selected = topk_ > 0 ? p_.selection.const_data_ptr<int32_t>() + t * topk_ : nullptr;
     const int64_t num_selected = selected == nullptr ? 0 : std::find(selected, selected + topk_, -1) - selected;
     const int64_t count = position + 1 - start + num_selected;
     const int64_t padded = (count + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
 
-    T* keys = cpu::Scratch::get<T>(0, padded * dim_);
+    const int32_t* window_pages = pages_of(p_.window.group.block_table, slot);
+    const int32_t* compressed_pages = num_selected > 0 ? pages_of(p_.compressed.group.block_table, slot) : nullptr;
+    T* keys = Scratch::get<T>(0, padded * dim_);
     const size_t bytes = static_cast<size_t>(dim_) * sizeof(T);
     T* next = keys;
     for (int64_t c = start; c <= position;) {  // the cells of a page lie side by side
       const int64_t run = std::min(position + 1 - c, p_.window.cells_per_page - c % p_.window.cells_per_page);
-      std::memcpy(next, cell_of(p_.window, slot, c, bytes), static_cast<size_t>(run) * bytes);
+      std::memcpy(next, cell_of(p_.window, window_pages, c, bytes), static_cast<size_t>(run) * bytes);
       next += run * dim_;
       c += run;
     }
     for (int64_t i = 0; i < num_selected; ++i, next += dim_) {
-      std::memcpy(next, cell_of(p_.compressed, slot, selected[i], bytes), bytes);
+      std::memcpy(next, cell_of(p_.compressed, compressed_pages, selected[i], bytes), bytes);
     }
     std::fill(next, keys + padded * dim_, T(0));
 
     const float* cos = p_.rope.cos.const_data_ptr<float>() + t * half_;
     const float* sin = p_.rope.sin.const_data_ptr<float>() + t * half_;
-    float* wide = cpu::Scratch::get<float>(1, heads_ * dim_);
-    cpu::load_row(q_ + t * heads_ * dim_, dtype_, wide, heads_ * dim_);
-    for (int64_t h = 0; h < heads_; ++h) cpu::rotate(wide + h * dim_, dim_, cos, sin, half_, false);
-    T* query = cpu::Scratch::get<T>(2, heads_ * dim_);
+    float* wide = Scratch::get<float>(1, heads_ * dim_);
+    load_row(q_ + t * heads_ * dim_, dtype_, wide, heads_ * dim_);
+    for (int64_t h = 0; h < heads_; ++h) rotate(wide + h * dim_, dim_, cos, sin, half_, false);
+    T* query = Scratch::get<T>(2, heads_ * dim_);
     query_operand(wide, heads_, dim_, query);
 
-    float* scores = cpu::Scratch::get<float>(3, padded * heads_);
-    cpu::block_product(path_, padded, heads_, dim_, keys, dim_, query, heads_, scores, heads_);
-    float* tops = cpu::Scratch::get<float>(4, 2 * heads_);
+    float* scores = Scratch::get<float>(3, padded * heads_);
+    block_product(path_, padded, heads_, dim_, keys, dim_, query, heads_, scores, heads_);
+    float* tops = Scratch::get<float>(4, 2 * heads_);
     float* inverse_sums = tops + heads_;
     softmax_columns(scores, count, padded, heads_, 1.0f / std::sqrt(static_cast<float>(dim_)),
                     p_.sink.const_data_ptr<float>(), tops, inverse_sums);
-    T* weights = cpu::Scratch::get<T>(6, heads_ * padded);
+    T* weights = Scratch::get<T>(6, heads_ * padded);
     weight_operand(scores, padded, heads_, weights);
-    cpu::block_product(path_, heads_, dim_, padded, weights, padded, value_operand(keys, padded, dim_), dim_, wide,
-                       dim_);
+    block_product(path_, heads_, dim_, padded, weights, padded, value_operand(keys, padded, dim_), dim_, wide, dim_);
     for (int64_t h = 0; h < heads_; ++h) {
       float* head = wide + h * dim_;
-      cpu::scale(inverse_sums[h], head, head, dim_);
-      cpu::rotate(head, dim_, cos, sin, half_, true);
+      scale(inverse_sums[h], head, head, dim_);
+      rotate(head, dim_, cos, sin, half_, true);
     }
-    cpu::store_row(wide, target, dtype_, heads_ * dim_);
+    store_row(wide, target, dtype_, heads_ * dim_);
   }
 
  private:
   const AttentionParams& p_;
+  const AttentionMetadata& rows_;
   int64_t heads_;
   int64_t dim_;
   int64_t half_;
@@ -178,31 +184,27 @@ class AttentionKernel {
   const T* q_;
   T* out_;
   at::ScalarType dtype_;
-  cpu::ProductPath path_;
+  ProductPath path_;
 };
 
 template <typename T>
-void attend(const at::Tensor& q, const AttentionParams& params, at::Tensor& out) {
-  const AttentionKernel<T> kernel(q, params, out);
-  cpu::parallel_products(q.scalar_type(), q.size(0), 4, [&](int64_t begin, int64_t end) {
+void attend(const at::Tensor& q, const AttentionMetadata& rows, const AttentionParams& params, at::Tensor& out) {
+  const AttentionKernel<T> kernel(q, rows, params, out);
+  parallel_products(q.scalar_type(), q.size(0), 4, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) kernel.row(t);
   });
 }
 
 }  // namespace
 
-at::Tensor window_sparse_attention(const at::Tensor& q, const AttentionParams& params) {
-  REPRISE_ENSURE(q.is_contiguous() && q.size(1) == params.num_heads * params.head_dim, "queries are [T, N * D]");
-  REPRISE_ENSURE(
-      !params.compressed.cells.defined() || (params.selection.is_contiguous() && params.selection.size(0) >= q.size(0)),
-      "a dense row of selection for every query row");
+at::Tensor window_sparse_attention(const at::Tensor& q, const AttentionMetadata& rows, const AttentionParams& params) {
   at::Tensor out = empty_tensor(q.sizes(), q.options());
   if (q.scalar_type() == at::kFloat) {
-    attend<float>(q, params, out);
+    attend<float>(q, rows, params, out);
   } else {
-    attend<c10::BFloat16>(q, params, out);
+    attend<c10::BFloat16>(q, rows, params, out);
   }
   return out;
 }
 
-}  // namespace reprise
+}  // namespace reprise::cpu

@@ -65,8 +65,8 @@ void run_batch(std::vector<Request>& requests, const std::vector<Chunk>& chunks,
   }
   for (int64_t i = 0; i < padding; ++i) positions.push_back(ratio - 1), sequences.push_back(-1);
   at::Tensor out = at::full({total, kWidth}, kUntouched, at::kFloat);
-  compress_groups(v, g, {ratio, tensor_of(positions), tensor_of(sequences), tensor_of(starts), tensor_of(slots)},
-                  partial, out);
+  compress_groups(v, g, {tensor_of(positions), tensor_of(sequences), tensor_of(starts), tensor_of(slots)}, partial,
+                  out);
   for (int64_t t = 0; t < total; ++t) {
     const auto sequence = sequences[static_cast<size_t>(t)];
     const int64_t position = positions[static_cast<size_t>(t)];
@@ -111,7 +111,7 @@ TEST(CompressGroups, ByHand) {
   at::Tensor partial = nans({1, 2, 2, 3}, at::kFloat), out = nans({2, 3}, at::kFloat);
   compress_groups(
       v, g,
-      {2, tensor_of<int64_t>({6, 7}), tensor_of<int32_t>({0, 0}), tensor_of<int64_t>({0, 2}), tensor_of<int32_t>({0})},
+      {tensor_of<int64_t>({6, 7}), tensor_of<int32_t>({0, 0}), tensor_of<int64_t>({0, 2}), tensor_of<int32_t>({0})},
       partial, out);
   expect_close(out[1], {6, 5, 8}, kFloatTolerance);
   EXPECT_TRUE(partial.isnan().all().item<bool>()) << "no incomplete group, no state";
@@ -177,12 +177,10 @@ TEST(CompressGroups, KeepTheTrailingTokensInTheirOwnCellOnly) {
 TEST(CompressGroups, SayWhatDoesNotFit) {
   const at::Tensor v = at::full({2, 8}, 0.0, at::kFloat);
   at::Tensor out = v.clone();
-  const CompressParams params{2, tensor_of<int64_t>({0, 1}), tensor_of<int32_t>({0, 0}), tensor_of<int64_t>({0, 2}),
-                              tensor_of<int32_t>({0})};
-  at::Tensor other_ratio = at::full({1, 3, 2, 8}, 0.0, at::kFloat);
-  EXPECT_THROW(compress_groups(v, v, params, other_ratio, out), std::logic_error);
-  at::Tensor other_width = at::full({1, 2, 2, 4}, 0.0, at::kFloat);
-  EXPECT_THROW(compress_groups(v, v, params, other_width, out), std::logic_error);
+  const AttentionMetadata rows{tensor_of<int64_t>({0, 1}), tensor_of<int32_t>({0, 0}), tensor_of<int64_t>({0, 2}),
+                               tensor_of<int32_t>({0})};
+  const at::Tensor other_width = at::full({1, 2, 2, 4}, 0.0, at::kFloat);
+  EXPECT_THROW(compress_groups(v, v, rows, other_width, out), std::logic_error);
 }
 
 }  // namespace

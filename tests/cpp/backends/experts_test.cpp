@@ -23,25 +23,25 @@ TEST(RouteExperts, ByHand) {
   // softplus(ln(e - 1)) = 1 and softplus(ln(e^4 - 1)) = 4, so the scores are 1 and 2.
   const float one = std::log(std::exp(1.0f) - 1), two = std::log(std::exp(4.0f) - 1);
   const ExpertRoutes routes = route_experts(tensor_of<float>({-9, two, -9, one}).view({1, 4}), zeros(4), 2, 1.5);
-  EXPECT_EQ(ints(routes.experts), (std::vector<int32_t>{1, 3}));
-  expect_close(routes.weights, {1.0, 0.5}, kFloatTolerance);
+  EXPECT_EQ(ints(routes.experts), (std::vector<int32_t>{4, 1, 3}));  // the shared one, whatever its row
+  expect_close(routes.weights, {1, 1.0, 0.5}, kFloatTolerance);
 }
 
 TEST(RouteExperts, BiasChoosesButDoesNotWeigh) {
   const float one = std::log(std::exp(1.0f) - 1);
   const ExpertRoutes routes =
       route_experts(tensor_of<float>({5, one, 4, one}).view({1, 4}), tensor_of<float>({-10, 3, -10, 2}), 2, 1);
-  EXPECT_EQ(ints(routes.experts), (std::vector<int32_t>{1, 3}));
-  expect_close(routes.weights, {0.5, 0.5}, kFloatTolerance);
+  EXPECT_EQ(ints(routes.experts), (std::vector<int32_t>{4, 1, 3}));
+  expect_close(routes.weights, {1, 0.5, 0.5}, kFloatTolerance);
 }
 
 TEST(RouteExperts, TiesGoToTheLowerId) {
   EXPECT_EQ(ints(route_experts(at::full({1, 40}, 0.25, at::kFloat), zeros(40), 3, 1).experts),
-            (std::vector<int32_t>{0, 1, 2}));
+            (std::vector<int32_t>{40, 0, 1, 2}));
   at::Tensor logits = at::full({1, 40}, 0.25, at::kFloat);
   logits[0][33] = 1;
   logits[0][2] = logits[0][7] = logits[0][5] = 0.5;
-  EXPECT_EQ(ints(route_experts(logits, zeros(40), 3, 1).experts), (std::vector<int32_t>{2, 5, 33}));
+  EXPECT_EQ(ints(route_experts(logits, zeros(40), 3, 1).experts), (std::vector<int32_t>{40, 2, 5, 33}));
 }
 
 TEST(RouteExperts, AreTheBestByScoreAndBias) {
@@ -62,10 +62,12 @@ TEST(RouteExperts, AreTheBestByScoreAndBias) {
     });
     order.resize(static_cast<size_t>(k));
     std::sort(order.begin(), order.end());
+    order.insert(order.begin(), static_cast<int32_t>(E));
     ASSERT_EQ(ints(routes.experts[t]), order) << "row " << t;
+    order.erase(order.begin());
     double total = 1e-20;
     for (const int32_t e : order) total += score_of(row[e]);
-    std::vector<double> weights;
+    std::vector<double> weights{1};
     for (const int32_t e : order) weights.push_back(score_of(row[e]) / total * 2.5);
     expect_close(routes.weights[t], weights, kFloatTolerance);
   }
@@ -83,8 +85,8 @@ TEST(RouteExperts, OfARowDependOnThatRowAlone) {
 
 TEST(RouteExperts, HopelessScoresStillGiveFiniteWeights) {
   const ExpertRoutes routes = route_experts(at::full({1, 4}, -1000.0, at::kFloat), zeros(4), 2, 1.5);
-  EXPECT_EQ(ints(routes.experts), (std::vector<int32_t>{0, 1}));
-  EXPECT_EQ(doubles(routes.weights), (std::vector<double>{0, 0}));
+  EXPECT_EQ(ints(routes.experts), (std::vector<int32_t>{4, 0, 1}));
+  EXPECT_EQ(doubles(routes.weights), (std::vector<double>{1, 0, 0}));
 }
 
 TEST(RouteExperts, NotANumberStillNamesExpertsThatExist) {
@@ -93,7 +95,7 @@ TEST(RouteExperts, NotANumberStillNamesExpertsThatExist) {
   logits[0].fill_(kNotANumber);
   const auto experts = ints(route_experts(logits, zeros(64), 6, 1).experts);
   for (int64_t t = 0; t < 2; ++t) {
-    const std::set<int32_t> chosen(experts.begin() + t * 6, experts.begin() + t * 6 + 6);
+    const std::set<int32_t> chosen(experts.begin() + t * 7 + 1, experts.begin() + t * 7 + 7);
     EXPECT_EQ(chosen.size(), 6u);
     EXPECT_TRUE(*chosen.begin() >= 0 && *chosen.rbegin() < 64);
   }
@@ -102,14 +104,14 @@ TEST(RouteExperts, NotANumberStillNamesExpertsThatExist) {
 // A feed-forward network and its weights in double.
 struct Expert {
   std::vector<double> w1, w2, w3;
-  GatedWeights packed;
+  GatedWeights weights;
 
   Expert(int64_t hidden, int64_t inner, at::ScalarType dtype, std::mt19937& random) {
     const at::Tensor a = normal({inner, hidden}, random, dtype, 0.4f);
     const at::Tensor b = normal({hidden, inner}, random, dtype, 0.2f);
     const at::Tensor c = normal({inner, hidden}, random, dtype, 0.4f);
     w1 = doubles(a), w2 = doubles(b), w3 = doubles(c);
-    packed = {PackedWeight(a), PackedWeight(b), PackedWeight(c)};
+    weights = {a, b, c};
   }
 
   std::vector<double> operator()(const double* x, size_t hidden, double limit) const {
@@ -133,18 +135,16 @@ struct Expert {
 
 struct Mixture {
   int64_t hidden;
-  std::vector<Expert> experts;
-  Expert shared;
+  std::vector<Expert> experts;  // the shared one last
+  PackedExperts packed;
 
-  Mixture(int64_t count, int64_t hidden, int64_t inner, at::ScalarType dtype, std::mt19937& random)
-      : hidden(hidden), shared(hidden, inner, dtype, random) {
-    for (int64_t e = 0; e < count; ++e) experts.emplace_back(hidden, inner, dtype, random);
+  Mixture(int64_t routed, int64_t hidden, int64_t inner, at::ScalarType dtype, std::mt19937& random) : hidden(hidden) {
+    for (int64_t e = 0; e <= routed; ++e) experts.emplace_back(hidden, inner, dtype, random);
+    packed = pack_experts(routed + 1, [&](int64_t e) { return experts[static_cast<size_t>(e)].weights; });
   }
 
-  std::vector<GatedWeights> packed() const {
-    std::vector<GatedWeights> weights;
-    for (const Expert& expert : experts) weights.push_back(expert.packed);
-    return weights;
+  at::Tensor operator()(const at::Tensor& x, const ExpertRoutes& routes, double limit) const {
+    return sum_experts(run_experts(x, routes.experts, packed, limit), routes.weights, x.scalar_type());
   }
 
   std::vector<double> expected(const at::Tensor& x, const ExpertRoutes& routes, double limit) const {
@@ -153,7 +153,7 @@ struct Mixture {
     const auto H = static_cast<size_t>(hidden), k = static_cast<size_t>(routes.experts.size(1));
     std::vector<double> out;
     for (size_t t = 0; t < rows.size() / H; ++t) {
-      std::vector<double> sum = shared(rows.data() + t * H, H, limit);
+      std::vector<double> sum(H, 0);
       for (size_t j = 0; j < k; ++j) {
         const auto y = experts[static_cast<size_t>(ids[t * k + j])](rows.data() + t * H, H, limit);
         for (size_t i = 0; i < H; ++i) sum[i] += weights[t * k + j] * y[i];
@@ -183,20 +183,18 @@ TEST_P(Moe, IsTheSharedExpertPlusTheWeightedChosenOnes) {
     const Mixture mixture(count, hidden, inner, GetParam(), random);
     const at::Tensor x = normal({17, hidden}, random, GetParam());
     const ExpertRoutes routes = route_experts(normal({17, count}, random), zeros(count), 2, 1.5);
-    expect_close(mixture_of_experts(x, routes, mixture.packed(), mixture.shared.packed, 1.5),
-                 mixture.expected(x, routes, 1.5), moe_tolerance(GetParam()));
+    expect_close(mixture(x, routes, 1.5), mixture.expected(x, routes, 1.5), moe_tolerance(GetParam()));
   }
 }
 
-TEST(MixtureOfExperts, TheGateIsClampedAboveOnlyAndUpOnBothSides) {
+TEST(RunExperts, TheGateIsClampedAboveOnlyAndUpOnBothSides) {
   // hidden = inner = 2 and weights a multiple of one: h = silu(min(g x, 2)) * clamp(u x, -2, 2), every output their
   // sum.
-  const auto constant = [](float value) { return PackedWeight(at::full({2, 2}, value, at::kFloat)); };
-  const GatedWeights nothing{constant(0), constant(0), constant(0)};
+  const auto constant = [](float value) { return at::full({2, 2}, value, at::kFloat); };
   const auto output = [&](float gate, float up) {
-    const ExpertRoutes routes{tensor_of<int32_t>({0}).view({1, 1}), tensor_of<float>({1}).view({1, 1})};
-    return doubles(mixture_of_experts(at::full({1, 2}, 0.5, at::kFloat), routes,
-                                      {{constant(gate), constant(0.5), constant(up)}}, nothing, 2))[0];
+    const PackedExperts expert =
+        pack_experts(1, [&](int64_t) { return GatedWeights{constant(gate), constant(0.5), constant(up)}; });
+    return doubles(run_experts(constant(0.5).narrow(0, 0, 1), tensor_of<int32_t>({0}).view({1, 1}), expert, 2))[0];
   };
   const auto silu = [](double x) { return x / (1 + std::exp(-x)); };
   EXPECT_NEAR(output(1, 1), silu(1), 1e-6);
@@ -213,14 +211,13 @@ TEST_P(Moe, ExpertsMayHaveNoRowsOrMoreThanABlockOfThem) {
   const Mixture mixture(5, 16, 12, GetParam(), random);
   const int64_t rows = 300;
   const at::Tensor x = normal({rows, 16}, random, GetParam());
-  ExpertRoutes routes{at::empty({rows, 2}, at::kInt), normal({rows, 2}, random)};
-  routes.experts.select(1, 0).fill_(1);  // all rows go to expert 1, none to 0 and 3
-  for (int64_t t = 0; t < rows; ++t) routes.experts[t][1] = t % 10 == 0 ? 2 : 4;
-  expect_close(mixture_of_experts(x, routes, mixture.packed(), mixture.shared.packed, 7),
-               mixture.expected(x, routes, 7), moe_tolerance(GetParam()));
+  ExpertRoutes routes{at::empty({rows, 3}, at::kInt), normal({rows, 3}, random)};
+  routes.experts.select(1, 0).fill_(5);
+  routes.experts.select(1, 1).fill_(1);  // all rows go to experts 5 and 1, none to 0 and 3
+  for (int64_t t = 0; t < rows; ++t) routes.experts[t][2] = t % 10 == 0 ? 2 : 4;
+  expect_close(mixture(x, routes, 7), mixture.expected(x, routes, 7), moe_tolerance(GetParam()));
   const at::Tensor none =
-      mixture_of_experts(x.narrow(0, 0, 0), {routes.experts.narrow(0, 0, 0), routes.weights.narrow(0, 0, 0)},
-                         mixture.packed(), mixture.shared.packed, 7);
+      mixture(x.narrow(0, 0, 0), {routes.experts.narrow(0, 0, 0), routes.weights.narrow(0, 0, 0)}, 7);
   EXPECT_EQ(none.sizes(), (std::vector<int64_t>{0, 16}));
 }
 
@@ -230,19 +227,39 @@ TEST_P(Moe, ARowDependsOnItselfAlone) {
   const int64_t rows = 150;
   const at::Tensor x = normal({rows, 40}, random, GetParam());
   const at::Tensor logits = normal({rows, 6}, random);
-  const auto packed = mixture.packed();
   expect_rows_independent(rows, 126, [&](const auto& chosen) {
-    return mixture_of_experts(rows_of(x, chosen), route_experts(rows_of(logits, chosen), zeros(6), 3, 1.5), packed,
-                              mixture.shared.packed, 2);
+    return mixture(rows_of(x, chosen), route_experts(rows_of(logits, chosen), zeros(6), 3, 1.5), 2);
   });
 }
 
-TEST(MixtureOfExperts, SaysWhatDoesNotFit) {
+// What a rank of its own would be given, or a model without one.
+TEST_P(Moe, ExpertsRunWithoutTheSharedOneToo) {
+  constexpr unsigned kSeed = 128;
+  std::mt19937 random(kSeed);
+  const Mixture mixture(4, 16, 12, GetParam(), random);
+  const at::Tensor x = normal({9, 16}, random, GetParam());
+  const ExpertRoutes routes = route_experts(normal({9, 4}, random), zeros(4), 2, 1.5);
+  const at::Tensor all = run_experts(x, routes.experts, mixture.packed, 7).view({9, 3, 16});
+  const at::Tensor routed = run_experts(x, routes.experts.narrow(1, 1, 2).contiguous(), mixture.packed, 7);
+  EXPECT_TRUE(same_bits(routed.view({9, 2, 16}), all.narrow(1, 1, 2))) << "seed " << kSeed;
+}
+
+TEST(SumExperts, AddsInTheOrderOfTheRow) {
+  // 2^24 + 1 rounds to 2^24, so the order shows: (2^24 + 1) + 1 = 2^24, but (1 + 1) + 2^24 = 2^24 + 2.
+  const at::Tensor weights = at::full({2, 3}, 1.0, at::kFloat);
+  const at::Tensor outputs = tensor_of<float>({0x1p24f, 1, 1, 1, 1, 0x1p24f}).view({6, 1});
+  EXPECT_EQ(doubles(sum_experts(outputs, weights, at::kFloat)), (std::vector<double>{0x1p24, 0x1p24 + 2}));
+}
+
+TEST(Experts, SayWhatDoesNotFit) {
   std::mt19937 random(127);
   const Mixture mixture(2, 8, 4, at::kFloat, random);
-  const ExpertRoutes routes = route_experts(normal({4, 2}, random), zeros(2), 1, 1);
-  EXPECT_THROW(mixture_of_experts(normal({8, 4}, random).t(), routes, mixture.packed(), mixture.shared.packed, 1),
-               std::logic_error);
+  const at::Tensor ids = route_experts(normal({4, 2}, random), zeros(2), 1, 1).experts;
+  EXPECT_THROW(run_experts(normal({8, 4}, random).t(), ids, mixture.packed, 1), std::logic_error);
+  EXPECT_THROW(run_experts(normal({4, 6}, random), ids, mixture.packed, 1), std::logic_error);
+  EXPECT_THROW(run_experts(normal({5, 8}, random), ids, mixture.packed, 1), std::logic_error);
+  EXPECT_THROW(sum_experts(normal({4, 8}, random), normal({4, 2}, random), at::kFloat), std::logic_error);
+  EXPECT_THROW(pack_experts(0, [&](int64_t) { return GatedWeights{}; }), std::logic_error);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <stdexcept>
 
+#include "backends/cpu/packed_blocks.h"
 #include "kernel_testing.h"
 
 namespace reprise {
@@ -88,16 +89,14 @@ TEST_P(Linear, GroupsMultiplyColumnsOfTheirOwn) {
   for (const int64_t out : {24, 200}) {
     for (const auto out_dtype : {at::kFloat, at::kBFloat16}) {
       at::Tensor x = nans({150, 192}, GetParam());  // the middle group's columns stay NaN
-      std::vector<PackedWeight> weights;
-      for (int64_t g = 0; g < 3; ++g) {
-        if (g != 1) x.narrow(1, g * 64, 64).copy_(normal({150, 64}, random, GetParam()));
-        weights.emplace_back(normal({out, 64}, random, GetParam()));
-      }
-      const at::Tensor y = grouped_linear(x, weights, out_dtype);
+      for (const int64_t g : {0, 2}) x.narrow(1, g * 64, 64).copy_(normal({150, 64}, random, GetParam()));
+      const at::Tensor weights = normal({3, out, 64}, random, GetParam());
+      const PackedWeight stack(weights);
+      EXPECT_EQ(stack.count(), 3);
+      const at::Tensor y = linear(x, stack, out_dtype);
       ASSERT_EQ(y.sizes(), (std::vector<int64_t>{150, 3 * out}));
       for (const int64_t g : {0, 2}) {
-        const at::Tensor alone =
-            linear(x.narrow(1, g * 64, 64).contiguous(), weights[static_cast<size_t>(g)], out_dtype);
+        const at::Tensor alone = linear(x.narrow(1, g * 64, 64).contiguous(), PackedWeight(weights[g]), out_dtype);
         EXPECT_TRUE(same_bits(y.narrow(1, g * out, out), alone)) << "seed " << kSeed;
       }
       EXPECT_TRUE(y.narrow(1, out, out).isnan().all().item<bool>());
@@ -115,7 +114,7 @@ TEST_P(Linear, BothPathsMultiplyWholePackedWeights) {
   for (const auto path : {cpu::product_path(GetParam()), cpu::ProductPath::kPlain}) {
     const cpu::ProductScope scope(GetParam());
     at::Tensor y = nans({9, 203}, at::kFloat);
-    cpu::packed_product(packed, 9, x.const_data_ptr(), 34, y.mutable_data_ptr<float>(), 203, path);
+    cpu::PackedBlocks(packed).multiply(9, x.const_data_ptr(), 34, y.mutable_data_ptr<float>(), 203, path);
     expect_close(y.narrow(1, 0, 200), expected(x, weight), kFloatTolerance);
     EXPECT_TRUE(y.narrow(1, 200, 3).isnan().all().item<bool>());
   }
@@ -136,7 +135,9 @@ TEST(PackedWeight, SaysWhatDoesNotFit) {
   EXPECT_THROW(linear(normal({2, 6}, random), weight, at::kFloat), std::logic_error);
   EXPECT_THROW(linear(normal({2, 8}, random, at::kBFloat16), weight, at::kFloat), std::logic_error);
   EXPECT_THROW(linear(normal({8, 2}, random).t(), weight, at::kFloat), std::logic_error);
-  EXPECT_THROW(grouped_linear(normal({2, 8}, random), {weight, weight}, at::kFloat), std::logic_error);
+  EXPECT_THROW(linear(normal({2, 8}, random), PackedWeight(normal({2, 4, 8}, random)), at::kFloat), std::logic_error);
+  EXPECT_THROW(weight.pack(0, normal({8, 4}, random)), std::logic_error);
+  EXPECT_THROW(weight.pack(0, normal({4, 8}, random, at::kBFloat16)), std::logic_error);
 }
 
 }  // namespace

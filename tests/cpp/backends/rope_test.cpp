@@ -57,9 +57,9 @@ TEST(RopeFrequencies, OfTheReleasedModelByHand) {
   EXPECT_FLOAT_EQ(f[20], static_cast<float>(std::pow(1.6e5, -40.0 / 64) * (0.5 / 16 + 0.5)));
 }
 
-RopeAngles angles_of(const at::Tensor& positions, const std::vector<float>& frequencies, int64_t offset = 0) {
+RopeRows angles_of(const at::Tensor& positions, const std::vector<float>& frequencies, int64_t offset = 0) {
   const std::vector<int64_t> sizes{positions.size(0), static_cast<int64_t>(frequencies.size())};
-  const RopeAngles angles{at::empty(sizes), at::empty(sizes)};
+  const RopeRows angles{at::empty(sizes), at::empty(sizes)};
   rope_angles(positions, offset, frequencies, angles);
   return angles;
 }

@@ -22,6 +22,7 @@ struct Scene {
   std::vector<int64_t> positions;
   std::vector<int32_t> sequences;
   at::Tensor q, w;
+  AttentionMetadata rows;
   IndexerParams params;
 
   Scene(int64_t heads, int64_t dim, int64_t ratio, at::ScalarType dtype)
@@ -31,22 +32,22 @@ struct Scene {
     std::vector<int32_t> order(static_cast<size_t>(kEntries) * keys.size());
     std::iota(order.begin(), order.end(), 1);
     std::shuffle(order.begin(), order.end(), random);
-    PagedCells cache{nans({(static_cast<int64_t>(order.size()) + 1) * kPage, dim}, dtype),
-                     at::full({static_cast<int64_t>(keys.size()) + 1, kEntries}, 0, at::kInt), kPage};
+    const at::Tensor table = at::full({static_cast<int64_t>(keys.size()) + 1, kEntries}, 0, at::kInt);
+    const PagedCells cache{nans({(static_cast<int64_t>(order.size()) + 1) * kPage, dim}, dtype), {table, {}}, kPage};
     std::vector<int32_t> slots;
     size_t next = 0;
     for (size_t s = 0; s < keys.size(); ++s) {
       const auto slot = static_cast<int64_t>(keys.size() - s);
       slots.push_back(static_cast<int32_t>(slot));
       for (int64_t c = 0; c < keys[s].size(0); ++c) {
-        if (c % kPage == 0) cache.block_table[slot][c / kPage] = order[next++];
-        cache.cells[cache.block_table[slot][c / kPage].item<int32_t>() * kPage + c % kPage].copy_(keys[s][c]);
+        if (c % kPage == 0) table[slot][c / kPage].fill_(order[next++]);
+        cache.cells[table[slot][c / kPage].item<int32_t>() * kPage + c % kPage].copy_(keys[s][c]);
       }
     }
+    rows = {.positions = tensor_of(positions), .sequence_index = tensor_of(sequences), .state_slots = tensor_of(slots)};
     params = {.num_heads = heads,
               .head_dim = dim,
               .ratio = ratio,
-              .rows = {tensor_of(positions), tensor_of(sequences), tensor_of(slots)},
               .keys = cache,
               .candidates_in = {},
               .candidate_block_size = 0};
@@ -131,7 +132,7 @@ Scene crowded_scene(at::ScalarType dtype, int64_t ratio, std::mt19937& random) {
 
 at::Tensor selection_of(const Scene& scene, int64_t topk) {
   at::Tensor selection = at::full({scene.q.size(0), topk}, -7, at::kInt);
-  select_compressed(scene.q, scene.w, scene.params, selection, {});
+  select_compressed(scene.q, scene.w, scene.rows, scene.params, {selection, {}});
   return selection;
 }
 
@@ -204,7 +205,7 @@ TEST_P(Indexer, PublishesTheBestBlocksAndAlwaysTheLatest) {
       scene.params.candidate_block_size = block_size;
       at::Tensor selection = at::full({scene.q.size(0), 8}, -7, at::kInt);
       at::Tensor candidates = at::full({scene.q.size(0), blocks}, -7, at::kInt);
-      select_compressed(scene.q, scene.w, scene.params, selection, candidates);
+      select_compressed(scene.q, scene.w, scene.rows, scene.params, {selection, candidates});
       EXPECT_TRUE(same_bits(selection, selection_of(scene, 8)))
           << "its own selection is not restricted, seed " << kSeed;
       for (size_t t = 0; t < scene.positions.size(); ++t) {
@@ -221,7 +222,7 @@ Ints candidates_of(Scene scene, int64_t block_size, int64_t blocks) {
   scene.params.candidate_block_size = block_size;
   at::Tensor selection = at::full({1, 1}, -7, at::kInt);
   at::Tensor candidates = at::full({1, blocks}, -7, at::kInt);
-  select_compressed(scene.q, scene.w, scene.params, selection, candidates);
+  select_compressed(scene.q, scene.w, scene.rows, scene.params, {selection, candidates});
   return ints(candidates);
 }
 
@@ -245,7 +246,7 @@ TEST_P(Indexer, ChoosesAmongTheCandidatesOnly) {
   scene.params.candidate_block_size = kBlock;
   at::Tensor first = at::full({scene.q.size(0), 8}, -7, at::kInt);
   at::Tensor candidates = at::full({scene.q.size(0), kBlocks}, -7, at::kInt);
-  select_compressed(scene.q, scene.w, scene.params, first, candidates);
+  select_compressed(scene.q, scene.w, scene.rows, scene.params, {first, candidates});
   // A later source has queries of its own.
   scene.q = integers(scene.q.sizes(), -1, 1, random, GetParam());
   scene.w = integers(scene.w.sizes(), -1, 1, random, at::kFloat);
@@ -272,7 +273,7 @@ TEST_P(Indexer, ChoosesAmongTheCandidatesOnly) {
 
 TEST_P(Indexer, NoCellOutsideTheCandidatesIsRead) {
   Scene scene = scores_scene({1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, 9, 1, GetParam());
-  const int32_t page = scene.params.keys.block_table[1][1].item<int32_t>();
+  const int32_t page = scene.params.keys.group.block_table[1][1].item<int32_t>();
   scene.params.keys.cells.narrow(0, page * kPage, kPage).fill_(kNotANumber);  // positions 4..7
   scene.params.candidate_block_size = 2;
   scene.params.candidates_in = tensor_of<int32_t>({0, 1, 4, -1}).view({1, 4});
@@ -290,13 +291,14 @@ TEST_P(Indexer, ARowDependsOnItselfAlone) {
   scene.finish(random);
   scene.params.candidate_block_size = 8;
   for (const bool of_candidates : {false, true}) {
-    expect_rows_independent(40, 104, [&](const std::vector<int64_t>& rows) {
-      IndexerParams params = scene.params;
-      params.rows.positions = rows_of(params.rows.positions, rows);
-      params.rows.sequence_index = rows_of(params.rows.sequence_index, rows);
-      at::Tensor selection = at::full({static_cast<int64_t>(rows.size()), 16}, -7, at::kInt);
-      at::Tensor candidates = at::full({static_cast<int64_t>(rows.size()), 5}, -7, at::kInt);
-      select_compressed(rows_of(scene.q, rows), rows_of(scene.w, rows), params, selection, candidates);
+    expect_rows_independent(40, 104, [&](const std::vector<int64_t>& chosen) {
+      AttentionMetadata rows = scene.rows;
+      rows.positions = rows_of(rows.positions, chosen);
+      rows.sequence_index = rows_of(rows.sequence_index, chosen);
+      at::Tensor selection = at::full({static_cast<int64_t>(chosen.size()), 16}, -7, at::kInt);
+      at::Tensor candidates = at::full({static_cast<int64_t>(chosen.size()), 5}, -7, at::kInt);
+      select_compressed(rows_of(scene.q, chosen), rows_of(scene.w, chosen), rows, scene.params,
+                        {selection, candidates});
       return of_candidates ? candidates : selection;
     });
   }
@@ -335,7 +337,8 @@ TEST_P(Indexer, ScalesTheHeadWeightsBeforeTheSum) {
 
 TEST(SelectCompressed, SaysWhatDoesNotFit) {
   Scene scene = scores_scene({1, 2}, 1, 1, at::kFloat);
-  EXPECT_THROW(select_compressed(scene.q, scene.w, scene.params, at::full({0, 4}, 0, at::kInt), {}), std::logic_error);
+  EXPECT_THROW(select_compressed(scene.q, scene.w, scene.rows, scene.params, {at::full({0, 4}, 0, at::kInt), {}}),
+               std::logic_error);
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ struct Connection {
         packed(fn) {}
 
   StreamMix mix(const at::Tensor& residual, int64_t iters = 20, double hc_eps = 1e-6) const {
-    return stream_mix(residual, {&packed, base, scale, iters, hc_eps, 1e-20});
+    return stream_mix(residual, packed, {base, scale, iters, hc_eps, 1e-20});
   }
 };
 

@@ -25,6 +25,7 @@ struct Batch {
   std::vector<int32_t> sequences;
   std::vector<std::vector<int32_t>> selections;
   at::Tensor q;
+  AttentionMetadata rows;
   AttentionParams params;
 
   static constexpr int64_t kWindowPage = 8;
@@ -40,15 +41,16 @@ struct Batch {
     std::vector<int32_t> order(static_cast<size_t>(pages - 1));
     std::iota(order.begin(), order.end(), 1);
     std::shuffle(order.begin(), order.end(), random);
-    PagedCells cache{nans({pages * page, dim}, dtype),
-                     at::full({static_cast<int64_t>(keys.size()) + 2, kEntries}, 0, at::kInt), page};
+    const at::Tensor block_table = at::full({static_cast<int64_t>(keys.size()) + 2, kEntries}, 0, at::kInt);
+    const PagedCells cache{
+        nans({pages * page, dim}, dtype), {block_table, compressed ? at::Tensor() : tensor_of(starts)}, page};
     size_t next = 0;
     for (size_t s = 0; s < keys.size(); ++s) {
-      const at::Tensor& rows = compressed ? keys[s].compressed : keys[s].window;
-      for (int64_t c = 0; c < rows.size(0); ++c) {
-        at::Tensor entry = cache.block_table[slot_of(s)][c / page];
+      const at::Tensor& cells = compressed ? keys[s].compressed : keys[s].window;
+      for (int64_t c = 0; c < cells.size(0); ++c) {
+        at::Tensor entry = block_table[slot_of(s)][c / page];
         if (c % page == 0) entry.fill_(order[next++]);
-        if (read_by_a_row(s, c, compressed)) cache.cells[entry.item<int32_t>() * page + c % page].copy_(rows[c]);
+        if (read_by_a_row(s, c, compressed)) cache.cells[entry.item<int32_t>() * page + c % page].copy_(cells[c]);
       }
     }
     return cache;
@@ -74,19 +76,18 @@ struct Batch {
   }
 
   void finish(int64_t topk, int64_t half, const at::Tensor& sink, std::mt19937& random) {
-    const auto rows = static_cast<int64_t>(positions.size());
+    const auto count = static_cast<int64_t>(positions.size());
     std::vector<int32_t> slots;
     for (size_t s = 0; s < keys.size(); ++s) slots.push_back(slot_of(s));
-    at::Tensor selection = at::full({rows, topk}, -1, at::kInt);
-    for (int64_t t = 0; t < rows; ++t) {
+    at::Tensor selection = at::full({count, topk}, -1, at::kInt);
+    for (int64_t t = 0; t < count; ++t) {
       const auto& chosen = selections[static_cast<size_t>(t)];
       for (size_t i = 0; i < chosen.size(); ++i) selection[t][static_cast<int64_t>(i)] = chosen[i];
     }
-    const at::Tensor angle = normal({rows, half}, random, at::kFloat, 2);
+    const at::Tensor angle = normal({count, half}, random, at::kFloat, 2);
+    rows = {.positions = tensor_of(positions), .sequence_index = tensor_of(sequences), .state_slots = tensor_of(slots)};
     params = {.num_heads = heads,
               .head_dim = dim,
-              .rows = {tensor_of(positions), tensor_of(sequences), tensor_of(slots)},
-              .window_starts = tensor_of(starts),
               .window = lay_out(false, kWindowPage, random),
               .compressed = lay_out(true, kCompressedPage, random),
               .selection = selection,
@@ -94,14 +95,18 @@ struct Batch {
               .rope = {angle.cos(), angle.sin()}};
   }
 
-  AttentionParams params_of(const std::vector<int64_t>& rows) const {
-    AttentionParams p = params;
-    p.rows.positions = rows_of(params.rows.positions, rows);
-    p.rows.sequence_index = rows_of(params.rows.sequence_index, rows);
-    p.window_starts = rows_of(params.window_starts, rows);
-    p.selection = rows_of(params.selection, rows);
-    p.rope = {rows_of(params.rope.cos, rows), rows_of(params.rope.sin, rows)};
-    return p;
+  at::Tensor attend() const { return window_sparse_attention(q, rows, params); }
+
+  // The same batch of these rows only.
+  Batch choose(const std::vector<int64_t>& chosen) const {
+    Batch batch = *this;
+    batch.q = rows_of(q, chosen);
+    batch.rows.positions = rows_of(rows.positions, chosen);
+    batch.rows.sequence_index = rows_of(rows.sequence_index, chosen);
+    batch.params.window.group.window_starts = rows_of(params.window.group.window_starts, chosen);
+    batch.params.selection = rows_of(params.selection, chosen);
+    batch.params.rope = {rows_of(params.rope.cos, chosen), rows_of(params.rope.sin, chosen)};
+    return batch;
   }
 
   // Softmax attention in double.
@@ -183,31 +188,30 @@ TEST_P(Attention, IsSoftmaxOverWindowSelectionAndSink) {
   std::mt19937 random(kSeed);
   for (const auto& [heads, dim] : std::vector<std::pair<int64_t, int64_t>>{{1, 16}, {3, 24}, {16, 64}}) {
     const Batch batch = mixed_batch(GetParam(), heads, dim, random);
-    expect_close(window_sparse_attention(batch.q, batch.params), batch.expected(), tolerance_of(GetParam()));
+    expect_close(batch.attend(), batch.expected(), tolerance_of(GetParam()));
   }
 }
 
 TEST_P(Attention, ARowDependsOnItselfAlone) {
   std::mt19937 random(92);
   const Batch batch = mixed_batch(GetParam(), 6, 32, random);
-  expect_rows_independent(batch.q.size(0), 92, [&](const auto& rows) {
-    return window_sparse_attention(rows_of(batch.q, rows), batch.params_of(rows));
-  });
+  expect_rows_independent(batch.q.size(0), 92, [&](const auto& rows) { return batch.choose(rows).attend(); });
 }
 
 TEST_P(Attention, ReadsNoCellButTheRowsOwnKeys) {
   constexpr unsigned kSeed = 93;
   std::mt19937 random(kSeed);
   const Batch whole = mixed_batch(GetParam(), 2, 16, random);
-  const at::Tensor out = window_sparse_attention(whole.q, whole.params);
+  const at::Tensor out = whole.attend();
   for (const size_t t : {0u, 11u, 12u, 31u, 33u}) {
     Batch one(2, 16, 37, GetParam());
     one.keys = whole.keys;
     one.add_row(whole.sequences[t], whole.positions[t], whole.selections[t], whole.starts[t]);
     one.finish(28, 4, whole.params.sink, random);  // only this row's keys are not NaN, in other pages than before
-    one.params.rope = whole.params_of({static_cast<int64_t>(t)}).rope;
+    one.params.rope = whole.choose({static_cast<int64_t>(t)}).params.rope;
     const auto row = static_cast<int64_t>(t);
-    EXPECT_TRUE(same_bits(window_sparse_attention(whole.q.narrow(0, row, 1), one.params), out.narrow(0, row, 1)))
+    EXPECT_TRUE(
+        same_bits(window_sparse_attention(whole.q.narrow(0, row, 1), one.rows, one.params), out.narrow(0, row, 1)))
         << "seed " << kSeed;
   }
 }
@@ -225,11 +229,12 @@ Batch mean_batch(int64_t position, int64_t window_size, float sink, at::ScalarTy
 }
 
 void set_window_key(Batch& batch, int64_t position, double value) {
-  const int32_t page = batch.params.window.block_table[batch.slot_of(0)][position / Batch::kWindowPage].item<int32_t>();
+  const int32_t page =
+      batch.params.window.group.block_table[batch.slot_of(0)][position / Batch::kWindowPage].item<int32_t>();
   batch.params.window.cells[page * Batch::kWindowPage + position % Batch::kWindowPage].narrow(0, 0, 8).fill_(value);
 }
 
-double first_channel(const Batch& batch) { return doubles(window_sparse_attention(batch.q, batch.params))[0]; }
+double first_channel(const Batch& batch) { return doubles(batch.attend())[0]; }
 
 TEST_P(Attention, TheKeyAtTheWindowsEdgeCountsAndTheNextDoesNot) {
   constexpr int64_t kWindow = 16;
@@ -247,7 +252,7 @@ TEST_P(Attention, TheWindowFloorHidesOlderKeys) {
   Batch batch = mean_batch(60, 16, -100, GetParam());
   for (int64_t p = 45; p < 57; ++p) set_window_key(batch, p, kNotANumber);
   set_window_key(batch, 57, 8);
-  batch.params.window_starts.fill_(57);
+  batch.params.window.group.window_starts.fill_(57);
   EXPECT_EQ(first_channel(batch), 2);
 }
 
@@ -265,7 +270,7 @@ TEST_P(Attention, SelectedKeysShareTheWindowsSoftmax) {
   Batch batch = mean_batch(60, 14, -100, GetParam(), {3, 29});
   for (const int64_t c : {3, 29}) {
     const int32_t page =
-        batch.params.compressed.block_table[batch.slot_of(0)][c / Batch::kCompressedPage].item<int32_t>();
+        batch.params.compressed.group.block_table[batch.slot_of(0)][c / Batch::kCompressedPage].item<int32_t>();
     batch.params.compressed.cells[page * Batch::kCompressedPage + c % Batch::kCompressedPage].narrow(0, 0, 8).fill_(8);
   }
   EXPECT_EQ(first_channel(batch), 1);  // 2 of 14 + 2 keys
@@ -283,27 +288,27 @@ TEST_P(Attention, AnEmptySelectionIsNoSelection) {
   std::mt19937 random(kSeed);
   Batch batch = mixed_batch(GetParam(), 3, 16, random);
   batch.params.selection.fill_(-1);
-  const at::Tensor out = window_sparse_attention(batch.q, batch.params);
+  const at::Tensor out = batch.attend();
   batch.params.compressed = {};
   batch.params.selection = at::Tensor();
-  EXPECT_TRUE(same_bits(window_sparse_attention(batch.q, batch.params), out)) << "seed " << kSeed;
+  EXPECT_TRUE(same_bits(batch.attend(), out)) << "seed " << kSeed;
 }
 
 TEST_P(Attention, ASelectionMayBeWiderThanItsEntries) {
   constexpr unsigned kSeed = 95;
   std::mt19937 random(kSeed);
   Batch batch = mixed_batch(GetParam(), 3, 16, random);
-  const at::Tensor out = window_sparse_attention(batch.q, batch.params);
+  const at::Tensor out = batch.attend();
   at::Tensor wide = at::full({batch.q.size(0), 100}, -1, at::kInt);
   wide.narrow(1, 0, 28).copy_(batch.params.selection);
   batch.params.selection = wide;
-  EXPECT_TRUE(same_bits(window_sparse_attention(batch.q, batch.params), out)) << "seed " << kSeed;
+  EXPECT_TRUE(same_bits(batch.attend(), out)) << "seed " << kSeed;
 }
 
 TEST(WindowSparseAttention, SaysWhatDoesNotFit) {
   Batch batch = mean_batch(20, 16, 0, at::kFloat);
   batch.params.num_heads = 2;
-  EXPECT_THROW(window_sparse_attention(batch.q, batch.params), std::logic_error);
+  EXPECT_THROW(batch.attend(), std::logic_error);
 }
 
 }  // namespace
