@@ -11,6 +11,7 @@
 
 #include "backends/cpu/clones.h"
 #include "backends/cpu/row_ops.h"
+#include "backends/cpu/scratch.h"
 
 namespace reprise::cpu {
 
@@ -79,7 +80,8 @@ void block_product(ProductPath path, int64_t m, int64_t n, int64_t k, const c10:
     at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, false, a, b, c, true);
     return;
   }
-  float* wide = Scratch::get<float>(11, k);
+  ScratchFrame frame;
+  float* wide = frame.take<float>(k);
   for (int64_t row = 0; row < m; ++row) {
     load_row(a + row * lda, c10::ScalarType::BFloat16, wide, k);
     plain_row_interleaved(n, k, wide, reinterpret_cast<const uint32_t*>(b), ldb, c + row * ldc);

@@ -5,6 +5,7 @@
 #include "backends/cpu/clones.h"
 #include "backends/cpu/number_formats.h"
 #include "backends/cpu/row_ops.h"
+#include "backends/cpu/scratch.h"
 #include "memory/tensor_source.h"
 
 namespace reprise::cpu {
@@ -44,7 +45,8 @@ void write_cells(const at::Tensor& x, const CellWrite& write, const at::Tensor& 
   const float* w = write.norm.defined() ? write.norm.const_data_ptr<float>() : nullptr;
   const auto eps = static_cast<float>(write.eps);
   at::parallel_for(0, x.size(0), 8, [&](int64_t begin, int64_t end) {
-    float* wide = Scratch::get<float>(0, n);
+    ScratchFrame frame;
+    float* wide = frame.take<float>(n);
     for (int64_t t = begin; t < end; ++t) {
       if (slot[t] == 0) continue;
       std::byte* cell = out + static_cast<size_t>(slot[t]) * cell_bytes;
@@ -68,7 +70,8 @@ at::Tensor rotate_and_round(const at::Tensor& x, int64_t head_dim, const RopeRow
   const float* cos = rope.cos.const_data_ptr<float>();
   const float* sin = rope.sin.const_data_ptr<float>();
   at::parallel_for(0, x.size(0), 4, [&](int64_t begin, int64_t end) {
-    float* wide = Scratch::get<float>(0, n);
+    ScratchFrame frame;
+    float* wide = frame.take<float>(n);
     for (int64_t t = begin; t < end; ++t) {
       load_row(in + static_cast<size_t>(t) * row_bytes, dtype, wide, n);
       for (int64_t h = 0; h < n; h += head_dim) {

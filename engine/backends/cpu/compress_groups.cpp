@@ -6,6 +6,7 @@
 
 #include "backends/cpu/clones.h"
 #include "backends/cpu/row_ops.h"
+#include "backends/cpu/scratch.h"
 #include "backends/cpu/vector_math.h"
 
 namespace reprise::cpu {
@@ -47,8 +48,9 @@ void compress_groups(const at::Tensor& v, const at::Tensor& g, const AttentionMe
   const auto cell = [&](int32_t s, int64_t p) { return state + ((slots[s] * ratio + p % ratio) * 2) * n; };
 
   at::parallel_for(0, v.size(0), 8, [&](int64_t begin, int64_t end) {
-    const float** group = Scratch::get<const float*>(0, 2 * ratio);
-    float* work = Scratch::get<float>(1, 2 * n);
+    ScratchFrame frame;
+    const float** group = frame.take<const float*>(2 * ratio);
+    float* work = frame.take<float>(2 * n);
     for (int64_t t = begin; t < end; ++t) {
       const int32_t s = sequence[t];
       if (s < 0 || (position[t] + 1) % ratio != 0) continue;

@@ -10,6 +10,7 @@
 #include "backends/cpu/clones.h"
 #include "backends/cpu/packed_blocks.h"
 #include "backends/cpu/row_ops.h"
+#include "backends/cpu/scratch.h"
 #include "backends/cpu/vector_math.h"
 #include "memory/tensor_source.h"
 
@@ -39,22 +40,22 @@ struct ExpertBlock {
   }
 };
 
-// All pairs, grouped by expert in blocks of rows. In the calling thread's scratch memory.
+// All pairs, grouped by expert in blocks of rows. In a frame's memory.
 struct Grouping {
   const ExpertBlock* blocks = nullptr;
   int64_t num_blocks = 0;
 };
 
-Grouping group_by_expert(const at::Tensor& ids_of_rows, int64_t num_experts) {
+Grouping group_by_expert(const at::Tensor& ids_of_rows, int64_t num_experts, ScratchFrame& frame) {
   const int32_t* ids = ids_of_rows.const_data_ptr<int32_t>();
   const int64_t count = ids_of_rows.numel();
-  int64_t* starts = Scratch::get<int64_t>(8, num_experts + 1);
+  int64_t* starts = frame.take<int64_t>(num_experts + 1);
   std::fill_n(starts, num_experts + 1, 0);
   for (int64_t p = 0; p < count; ++p) ++starts[ids[p] + 1];
   std::partial_sum(starts, starts + num_experts + 1, starts);
   // Each expert's last block may be a part of one.
-  auto* blocks = Scratch::get<ExpertBlock>(9, num_experts + count / kRowBlock);
-  int64_t* pairs = Scratch::get<int64_t>(10, count);
+  auto* blocks = frame.take<ExpertBlock>(num_experts + count / kRowBlock);
+  int64_t* pairs = frame.take<int64_t>(count);
   int64_t num_blocks = 0;
   for (int64_t e = 0; e < num_experts; ++e) {
     for (int64_t first = starts[e]; first < starts[e + 1]; first += kRowBlock) {
@@ -77,8 +78,9 @@ ExpertRoutes route_experts(const at::Tensor& logits, const at::Tensor& bias, int
   int32_t* all_ids = routes.experts.mutable_data_ptr<int32_t>();
   float* all_weights = routes.weights.mutable_data_ptr<float>();
   at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
-    float* scores = Scratch::get<float>(0, num_experts);
-    int32_t* order = Scratch::get<int32_t>(1, num_experts);
+    ScratchFrame frame;
+    float* scores = frame.take<float>(num_experts);
+    int32_t* order = frame.take<int32_t>(num_experts);
     for (int64_t t = begin; t < end; ++t) {
       score_row(in + t * num_experts, scores, num_experts);
       std::iota(order, order + num_experts, 0);
@@ -107,7 +109,8 @@ at::Tensor run_experts(const at::Tensor& x, const at::Tensor& ids, const PackedE
   const int64_t n = ids.size(1);
   const int64_t hidden = x.size(1);
   const int64_t inner = experts.w1.out_features();
-  const auto grouping = group_by_expert(ids, experts.count());
+  ScratchFrame callers_frame;
+  const auto grouping = group_by_expert(ids, experts.count(), callers_frame);
   const auto dtype = x.scalar_type();
   const size_t row_bytes = static_cast<size_t>(hidden) * x.element_size();
   const auto path = product_path(dtype);
@@ -118,32 +121,33 @@ at::Tensor run_experts(const at::Tensor& x, const at::Tensor& ids, const PackedE
 
   parallel_products(dtype, grouping.num_blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
+      ScratchFrame frame;
       const ExpertBlock& block = grouping.blocks[i];
       const int64_t count = block.count;
       // The shared expert's rows are all of them: they lie side by side, and so do their outputs but for a stride.
       const bool takes_every_row = block.has_step(n);
       const std::byte* a = in + static_cast<size_t>(block.pairs[0] / n) * row_bytes;
       if (!takes_every_row) {
-        auto* gathered = Scratch::get<std::byte>(0, count * static_cast<int64_t>(row_bytes));
+        auto* gathered = frame.take<std::byte>(count * static_cast<int64_t>(row_bytes));
         for (int64_t r = 0; r < count; ++r) {
           std::memcpy(gathered + static_cast<size_t>(r) * row_bytes,
                       in + static_cast<size_t>(block.pairs[r] / n) * row_bytes, row_bytes);
         }
         a = gathered;
       }
-      float* gate = Scratch::get<float>(1, count * inner);
-      float* up = Scratch::get<float>(2, count * inner);
+      float* gate = frame.take<float>(count * inner);
+      float* up = frame.take<float>(count * inner);
       PackedBlocks(experts.w1, block.expert).multiply(count, a, hidden, gate, inner, path);
       PackedBlocks(experts.w3, block.expert).multiply(count, a, hidden, up, inner, path);
       clamped_swiglu(gate, up, limit, gate, count * inner);
-      auto* h = Scratch::get<std::byte>(3, count * inner * static_cast<int64_t>(x.element_size()));
+      auto* h = frame.take<std::byte>(count * inner * static_cast<int64_t>(x.element_size()));
       store_row(gate, h, dtype, count * inner);
       const PackedBlocks w2(experts.w2, block.expert);
       if (takes_every_row) {
         w2.multiply(count, h, inner, out + block.pairs[0] * hidden, n * hidden, path);
         continue;
       }
-      float* result = Scratch::get<float>(4, count * hidden);
+      float* result = frame.take<float>(count * hidden);
       w2.multiply(count, h, inner, result, hidden, path);
       for (int64_t r = 0; r < count; ++r) std::copy_n(result + r * hidden, hidden, out + block.pairs[r] * hidden);
     }
@@ -161,7 +165,8 @@ at::Tensor sum_experts(const at::Tensor& outputs, const at::Tensor& weights, at:
   auto* out = static_cast<std::byte*>(y.mutable_data_ptr());
   const size_t row_bytes = static_cast<size_t>(hidden) * y.element_size();
   at::parallel_for(0, rows, 8, [&](int64_t begin, int64_t end) {
-    float* sum = Scratch::get<float>(0, hidden);
+    ScratchFrame frame;
+    float* sum = frame.take<float>(hidden);
     for (int64_t t = begin; t < end; ++t) {
       scale(w[t * n], in + t * n * hidden, sum, hidden);
       for (int64_t j = 1; j < n; ++j) add_scaled(w[t * n + j], in + (t * n + j) * hidden, sum, hidden);

@@ -7,6 +7,7 @@
 
 #include "backends/cpu/clones.h"
 #include "backends/cpu/row_ops.h"
+#include "backends/cpu/scratch.h"
 #include "backends/cpu/vector_math.h"
 
 namespace reprise::cpu {
@@ -32,9 +33,10 @@ void add_gated_memory(const at::Tensor& kv, const at::Tensor& qk_weight, double 
   const auto epsilon = static_cast<float>(eps);
   const auto n = static_cast<float>(hidden);
   at::parallel_for(0, residual.size(0), 4, [&](int64_t begin, int64_t end) {
-    float* memory = Scratch::get<float>(0, width);
-    float* stream = Scratch::get<float>(1, hidden);
-    float* weighted = Scratch::get<float>(2, hidden);
+    ScratchFrame frame;
+    float* memory = frame.take<float>(width);
+    float* stream = frame.take<float>(hidden);
+    float* weighted = frame.take<float>(hidden);
     for (int64_t t = begin; t < end; ++t) {
       load_row(in + static_cast<size_t>(t) * kv_bytes, kv.scalar_type(), memory, width);
       const float* value = memory + streams * hidden;

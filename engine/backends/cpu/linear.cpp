@@ -7,6 +7,7 @@
 
 #include "backends/cpu/packed_blocks.h"
 #include "backends/cpu/row_ops.h"
+#include "backends/cpu/scratch.h"
 #include "memory/tensor_source.h"
 
 namespace reprise::cpu {
@@ -49,7 +50,8 @@ at::Tensor linear(const at::Tensor& x, const PackedWeight& weight, at::ScalarTyp
         of_group.multiply(block, count, a_rows, lda, reinterpret_cast<float*>(y_rows), ldy, path);
         continue;
       }
-      float* sums = Scratch::get<float>(0, kRowBlock * PackedBlocks::kBlock);
+      ScratchFrame frame;
+      float* sums = frame.take<float>(kRowBlock * PackedBlocks::kBlock);
       of_group.multiply(block, count, a_rows, lda, sums, width, path);
       for (int64_t row = 0; row < count; ++row) {
         store_row(sums + row * width, y_rows + static_cast<size_t>(row * ldy) * y_size, out_dtype, width);

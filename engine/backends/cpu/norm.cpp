@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include "backends/cpu/row_ops.h"
+#include "backends/cpu/scratch.h"
 #include "memory/tensor_source.h"
 
 namespace reprise::cpu {
@@ -17,7 +18,8 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   auto* out = static_cast<std::byte*>(y.mutable_data_ptr());
   const float* w = weight.const_data_ptr<float>();
   at::parallel_for(0, rows, 16, [&](int64_t begin, int64_t end) {
-    float* wide = Scratch::get<float>(0, n);
+    ScratchFrame frame;
+    float* wide = frame.take<float>(n);
     for (int64_t t = begin; t < end; ++t) {
       load_row(in + static_cast<size_t>(t) * row_bytes, dtype, wide, n);
       rms_norm(wide, w, static_cast<float>(eps), wide, n);

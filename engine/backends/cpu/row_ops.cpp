@@ -1,6 +1,5 @@
 #include "backends/cpu/row_ops.h"
 
-#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -96,15 +95,6 @@ REPRISE_CLONES void clamped_swiglu(const float* gate, const float* up, float lim
     const float u = up[i] < -limit ? -limit : (up[i] > limit ? limit : up[i]);
     h[i] = silu_f(g) * u;
   }
-}
-
-std::byte* Scratch::bytes(int slot, size_t size) {
-  constexpr size_t kAlign = 64;
-  thread_local std::array<std::vector<std::byte>, 12> slots;
-  auto& memory = slots.at(static_cast<size_t>(slot));
-  if (memory.size() < size + kAlign) memory.resize(size + kAlign);
-  const auto address = reinterpret_cast<uintptr_t>(memory.data());
-  return memory.data() + (kAlign - address % kAlign) % kAlign;
 }
 
 }  // namespace reprise::cpu

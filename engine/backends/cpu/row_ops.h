@@ -2,9 +2,7 @@
 
 #include <c10/core/ScalarType.h>
 
-#include <cstddef>
 #include <cstdint>
-#include <vector>
 
 // Row kernels on float rows. A row's result depends on that row alone: reductions run over 16 fixed lanes that are
 // added in one fixed order, so that batching and chunking cannot change a bit.
@@ -27,18 +25,5 @@ void rms_norm(const float* x, const float* w, float eps, float* y, int64_t n);
 void rotate(float* row, int64_t n, const float* cos, const float* sin, int64_t half, bool inverse);
 // h = silu(min(gate, limit)) * clamp(up, -limit, limit)
 void clamped_swiglu(const float* gate, const float* up, float limit, float* h, int64_t n);
-
-// Memory of one thread that lives from call to call; contents are undefined on entry.
-class Scratch {
- public:
-  // At least `count` values of T, 64-byte aligned, valid until the next call with the same slot on this thread.
-  template <typename T>
-  static T* get(int slot, int64_t count) {
-    return reinterpret_cast<T*>(bytes(slot, static_cast<size_t>(count) * sizeof(T)));
-  }
-
- private:
-  static std::byte* bytes(int slot, size_t size);
-};
 
 }  // namespace reprise::cpu

@@ -9,6 +9,7 @@
 #include "backends/cpu/block_product.h"
 #include "backends/cpu/clones.h"
 #include "backends/cpu/row_ops.h"
+#include "backends/cpu/scratch.h"
 
 namespace reprise::cpu {
 
@@ -98,25 +99,26 @@ class SelectKernel {
   void row(int64_t t) const {
     const int32_t sequence = rows_.sequence_index.const_data_ptr<int32_t>()[t];
     const int64_t visible = sequence < 0 ? 0 : (rows_.positions.const_data_ptr<int64_t>()[t] + 1) / p_.ratio;
-    int32_t* positions = Scratch::get<int32_t>(0, capacity_);
+    ScratchFrame frame;
+    int32_t* positions = frame.take<int32_t>(capacity_);
     const int64_t count = list_positions(t, visible, positions);
     const int64_t blocks =
         p_.candidate_block_size > 0 ? (visible + p_.candidate_block_size - 1) / p_.candidate_block_size : 0;
     const bool choose_positions = count > topk_;
     const bool choose_blocks = candidates_ != nullptr && blocks > max_blocks_;
-    float* scores = Scratch::get<float>(1, capacity_);
+    float* scores = frame.take<float>(capacity_);
     if (choose_positions || choose_blocks) {
       score(t, rows_.state_slots.const_data_ptr<int32_t>()[sequence], positions, count, scores);
     }
-    int32_t* order = Scratch::get<int32_t>(2, capacity_);
+    int32_t* order = frame.take<int32_t>(capacity_);
     const int64_t kept = std::min(count, topk_);
-    uint32_t* keys = Scratch::get<uint32_t>(7, capacity_);
+    uint32_t* keys = frame.take<uint32_t>(capacity_);
     keep_best(scores, count, topk_, keys, order);
     for (int64_t i = 0; i < kept; ++i) order[i] = positions[order[i]];
     write_row(order, kept, topk_, selection_ + t * topk_);
     if (candidates_ == nullptr) return;
 
-    float* best = Scratch::get<float>(3, capacity_);
+    float* best = frame.take<float>(capacity_);
     if (choose_blocks) {
       for (int64_t b = 0; b < blocks; ++b) {
         const int64_t first = b * p_.candidate_block_size;
@@ -151,11 +153,12 @@ class SelectKernel {
     const int32_t* table =
         p_.keys.group.block_table.const_data_ptr<int32_t>() + slot * p_.keys.group.block_table.size(1);
     const T* cells = p_.keys.cells.const_data_ptr<T>();
-    T* query = Scratch::get<T>(4, heads * dim);
+    ScratchFrame frame;
+    T* query = frame.take<T>(heads * dim);
     operand(q_ + t * heads * dim, query);
-    T* keys = Scratch::get<T>(5, kScoreBlock * dim);
-    float* dots = Scratch::get<float>(6, kScoreBlock * heads);
-    float* weights = Scratch::get<float>(8, heads);
+    T* keys = frame.take<T>(kScoreBlock * dim);
+    float* dots = frame.take<float>(kScoreBlock * heads);
+    float* weights = frame.take<float>(heads);
     scale(p_.head_scale, w_ + t * heads, weights, heads);
     for (int64_t first = 0; first < count; first += kScoreBlock) {
       const int64_t size = std::min(kScoreBlock, count - first);

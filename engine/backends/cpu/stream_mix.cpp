@@ -8,6 +8,7 @@
 #include "backends/cpu/clones.h"
 #include "backends/cpu/packed_blocks.h"
 #include "backends/cpu/row_ops.h"
+#include "backends/cpu/scratch.h"
 #include "backends/cpu/vector_math.h"
 #include "memory/tensor_source.h"
 
@@ -85,8 +86,9 @@ StreamMix stream_mix(const at::Tensor& residual, const PackedWeight& fn, const S
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kRowBlock;
       const int64_t count = std::min(kRowBlock, rows - first);
-      float* wide = Scratch::get<float>(0, kRowBlock * width);
-      float* logits = Scratch::get<float>(1, kRowBlock * outputs);
+      ScratchFrame frame;
+      float* wide = frame.take<float>(kRowBlock * width);
+      float* logits = frame.take<float>(kRowBlock * outputs);
       for (int64_t r = 0; r < count; ++r)
         load_row(x + static_cast<size_t>(first + r) * row_bytes, dtype, wide + r * width, width);
       blocks.multiply(count, wide, width, logits, outputs, path);
@@ -128,8 +130,9 @@ at::Tensor collapse_and_norm(const at::Tensor& residual, const at::Tensor& pre, 
   const float* weights = pre.const_data_ptr<float>();
   const float* w = weight.const_data_ptr<float>();
   at::parallel_for(0, rows, 4, [&](int64_t begin, int64_t end) {
-    float* wide = Scratch::get<float>(0, streams * hidden);
-    float* sum = Scratch::get<float>(1, hidden);
+    ScratchFrame frame;
+    float* wide = frame.take<float>(streams * hidden);
+    float* sum = frame.take<float>(hidden);
     for (int64_t t = begin; t < end; ++t) {
       load_row(in + static_cast<size_t>(t * streams * hidden) * size, dtype, wide, streams * hidden);
       mix_into(weights + t * streams, 1, streams, wide, hidden, 0, nullptr, sum);
@@ -157,9 +160,10 @@ void expand_streams(const at::Tensor& y, const StreamMix& mix, const at::Tensor&
   const float* post = mix.post.const_data_ptr<float>();
   const float* comb = mix.comb.const_data_ptr<float>();
   at::parallel_for(0, rows, 4, [&](int64_t begin, int64_t end) {
-    float* wide = Scratch::get<float>(0, streams * hidden);
-    float* layer = Scratch::get<float>(1, hidden);
-    float* out = Scratch::get<float>(2, hidden);
+    ScratchFrame frame;
+    float* wide = frame.take<float>(streams * hidden);
+    float* layer = frame.take<float>(hidden);
+    float* out = frame.take<float>(hidden);
     for (int64_t t = begin; t < end; ++t) {
       std::byte* target = x + static_cast<size_t>(t * streams * hidden) * size;
       load_row(target, dtype, wide, streams * hidden);

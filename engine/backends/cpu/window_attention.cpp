@@ -7,6 +7,7 @@
 #include "backends/cpu/block_product.h"
 #include "backends/cpu/clones.h"
 #include "backends/cpu/row_ops.h"
+#include "backends/cpu/scratch.h"
 #include "backends/cpu/vector_math.h"
 #include "memory/tensor_source.h"
 
@@ -78,7 +79,8 @@ void transpose(const Value* in, int64_t rows, int64_t columns, Value* out) {
 void query_operand(const float* q, int64_t heads, int64_t dim, float* out) { transpose(q, heads, dim, out); }
 
 void query_operand(const float* q, int64_t heads, int64_t dim, c10::BFloat16* out) {
-  auto* rounded = Scratch::get<uint32_t>(7, heads * dim / 2);
+  ScratchFrame frame;
+  auto* rounded = frame.take<uint32_t>(heads * dim / 2);
   store_row(q, rounded, at::kBFloat16, heads * dim);
   transpose(rounded, heads, dim / 2, reinterpret_cast<uint32_t*>(out));
 }
@@ -89,15 +91,16 @@ void weight_operand(const float* scores, int64_t keys, int64_t heads, float* out
 }
 
 void weight_operand(const float* scores, int64_t keys, int64_t heads, c10::BFloat16* out) {
-  auto* rounded = Scratch::get<uint16_t>(7, keys * heads);
+  ScratchFrame frame;
+  auto* rounded = frame.take<uint16_t>(keys * heads);
   store_row(scores, rounded, at::kBFloat16, keys * heads);
   transpose(rounded, keys, heads, reinterpret_cast<uint16_t*>(out));
 }
 
-const float* value_operand(const float* keys, int64_t, int64_t) { return keys; }
+const float* value_operand(const float* keys, int64_t, int64_t, ScratchFrame&) { return keys; }
 
-const c10::BFloat16* value_operand(const c10::BFloat16* keys, int64_t count, int64_t dim) {
-  auto* pairs = Scratch::get<uint32_t>(5, count / 2 * dim);
+const c10::BFloat16* value_operand(const c10::BFloat16* keys, int64_t count, int64_t dim, ScratchFrame& frame) {
+  auto* pairs = frame.take<uint32_t>(count / 2 * dim);
   const auto* rows = reinterpret_cast<const uint16_t*>(keys);
   for (int64_t k = 0; k < count; k += 2) interleave(rows + k * dim, rows + (k + 1) * dim, pairs + k / 2 * dim, dim);
   return reinterpret_cast<const c10::BFloat16*>(pairs);
@@ -135,7 +138,8 @@ class AttentionKernel {
 
     const int32_t* window_pages = pages_of(p_.window.group.block_table, slot);
     const int32_t* compressed_pages = num_selected > 0 ? pages_of(p_.compressed.group.block_table, slot) : nullptr;
-    T* keys = Scratch::get<T>(0, padded * dim_);
+    ScratchFrame frame;
+    T* keys = frame.take<T>(padded * dim_);
     const size_t bytes = static_cast<size_t>(dim_) * sizeof(T);
     T* next = keys;
     for (int64_t c = start; c <= position;) {  // the cells of a page lie side by side
@@ -151,21 +155,22 @@ class AttentionKernel {
 
     const float* cos = p_.rope.cos.const_data_ptr<float>() + t * half_;
     const float* sin = p_.rope.sin.const_data_ptr<float>() + t * half_;
-    float* wide = Scratch::get<float>(1, heads_ * dim_);
+    float* wide = frame.take<float>(heads_ * dim_);
     load_row(q_ + t * heads_ * dim_, dtype_, wide, heads_ * dim_);
     for (int64_t h = 0; h < heads_; ++h) rotate(wide + h * dim_, dim_, cos, sin, half_, false);
-    T* query = Scratch::get<T>(2, heads_ * dim_);
+    T* query = frame.take<T>(heads_ * dim_);
     query_operand(wide, heads_, dim_, query);
 
-    float* scores = Scratch::get<float>(3, padded * heads_);
+    float* scores = frame.take<float>(padded * heads_);
     block_product(path_, padded, heads_, dim_, keys, dim_, query, heads_, scores, heads_);
-    float* tops = Scratch::get<float>(4, 2 * heads_);
+    float* tops = frame.take<float>(2 * heads_);
     float* inverse_sums = tops + heads_;
     softmax_columns(scores, count, padded, heads_, 1.0f / std::sqrt(static_cast<float>(dim_)),
                     p_.sink.const_data_ptr<float>(), tops, inverse_sums);
-    T* weights = Scratch::get<T>(6, heads_ * padded);
+    T* weights = frame.take<T>(heads_ * padded);
     weight_operand(scores, padded, heads_, weights);
-    block_product(path_, heads_, dim_, padded, weights, padded, value_operand(keys, padded, dim_), dim_, wide, dim_);
+    block_product(path_, heads_, dim_, padded, weights, padded, value_operand(keys, padded, dim_, frame), dim_, wide,
+                  dim_);
     for (int64_t h = 0; h < heads_; ++h) {
       float* head = wide + h * dim_;
       scale(inverse_sums[h], head, head, dim_);

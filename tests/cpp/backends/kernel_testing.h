@@ -15,9 +15,14 @@
 #include <random>
 #include <vector>
 
+#include "backends/cpu/scratch.h"
+
 // What the kernel tests share: random tensors, comparison with a double precision result, and the law that a row's
 // result depends on that row alone.
 namespace reprise {
+
+// A kernel that reads scratch memory before it has written it gives NaN.
+inline const cpu::ScratchPoison kScratchPoison;
 
 constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 
