@@ -6,8 +6,7 @@
 #include <c10/core/StorageImpl.h>
 #include <sys/mman.h>
 
-#include <algorithm>
-#include <atomic>
+#include <memory>
 #include <utility>
 
 namespace reprise {
@@ -27,14 +26,6 @@ uintptr_t round_up(uintptr_t address, uintptr_t unit) { return round_down(addres
 // Advice only: where the system knows none of it, pages come by faults.
 void advise(uintptr_t begin, uintptr_t end, int advice) {
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
-}
-
-// Asks for large pages where they fit inside.
-void advise_huge_pages([[maybe_unused]] void* begin, [[maybe_unused]] size_t bytes) {
-#ifdef MADV_HUGEPAGE
-  const auto first = reinterpret_cast<uintptr_t>(begin);
-  advise(round_up(first, kHugePageBytes), round_down(first + bytes, kHugePageBytes), MADV_HUGEPAGE);
-#endif
 }
 
 size_t num_bytes(at::IntArrayRef sizes, const at::TensorOptions& options) {
@@ -72,6 +63,13 @@ at::Tensor lazy_zeros(at::IntArrayRef sizes, const at::TensorOptions& options) {
   return at::zeros(sizes, options);
 }
 
+void advise_huge_pages([[maybe_unused]] void* begin, [[maybe_unused]] size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  const auto first = reinterpret_cast<uintptr_t>(begin);
+  advise(round_up(first, kHugePageBytes), round_down(first + bytes, kHugePageBytes), MADV_HUGEPAGE);
+#endif
+}
+
 void populate_pages([[maybe_unused]] void* begin, [[maybe_unused]] size_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   if (bytes < kMinPopulateBytes) return;
@@ -79,28 +77,6 @@ void populate_pages([[maybe_unused]] void* begin, [[maybe_unused]] size_t bytes)
   const auto first = reinterpret_cast<uintptr_t>(begin);
   advise(round_down(first, kPageBytes), round_up(first + bytes, kPageBytes), MADV_POPULATE_WRITE);
 #endif
-}
-
-std::shared_ptr<WarmBuffers::Block> WarmBuffers::unshared_block(size_t input, size_t bytes) {
-  const std::lock_guard lock(mutex_);
-  if (blocks_.size() <= input) blocks_.resize(input + 1);
-  std::shared_ptr<Block>& block = blocks_[input];
-  if (block == nullptr || block.use_count() > 1 || block->capacity < bytes) {
-    block.reset();
-    block = std::make_shared<Block>(Block{c10::GetCPUAllocator()->allocate(bytes), bytes});
-    advise_huge_pages(block->memory.get(), bytes);
-  }
-  // Pairs with the release in the last owner's decrement: its reads and writes of the block lie before ours.
-  std::atomic_thread_fence(std::memory_order_acquire);
-  return block;
-}
-
-at::Tensor WarmBuffers::take(size_t input, at::IntArrayRef sizes, const at::TensorOptions& options) {
-  std::shared_ptr<Block> block = unshared_block(input, num_bytes(sizes, options));
-  void* address = block->memory.get();
-  at::DataPtr memory = c10::InefficientStdFunctionContext::makeDataPtr(
-      address, [owner = std::move(block)](void*) mutable { owner.reset(); }, at::kCPU);
-  return tensor_over(std::move(memory), sizes, options);
 }
 
 }  // namespace reprise

@@ -3,10 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 
-#include <cstdint>
-#include <memory>
-#include <mutex>
-#include <vector>
+#include <cstddef>
 
 namespace reprise {
 
@@ -21,23 +18,7 @@ at::Tensor lazy_zeros(at::IntArrayRef sizes, const at::TensorOptions& options);
 // instead of a fault each. Changes no value; safe on any memory.
 void populate_pages(void* begin, size_t bytes);
 
-// Memory for a call's gathered inputs, kept from call to call so that its pages stay mapped and warm. One block per
-// input; a block that anyone still refers to (a tensor, a view, a NumPy array) is left to them and replaced.
-// Thread-safe.
-class WarmBuffers {
- public:
-  // An uninitialised contiguous CPU tensor that shares memory with no live tensor.
-  at::Tensor take(size_t input, at::IntArrayRef sizes, const at::TensorOptions& options);
-
- private:
-  struct Block {
-    at::DataPtr memory;
-    size_t capacity = 0;  // bytes
-  };
-  std::shared_ptr<Block> unshared_block(size_t input, size_t bytes);
-
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<Block>> blocks_;
-};
+// Asks for large pages where they fit inside; for memory that is to be used again and again.
+void advise_huge_pages(void* begin, size_t bytes);
 
 }  // namespace reprise

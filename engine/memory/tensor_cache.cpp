@@ -1,13 +1,15 @@
 #include "memory/tensor_cache.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <utility>
+
+#include "memory/cpu_storage.h"
 
 namespace reprise {
 
@@ -24,8 +26,9 @@ class TensorCache::Pool : public std::enable_shared_from_this<Pool> {
   at::Tensor empty(at::IntArrayRef sizes, const at::TensorOptions& options, size_t size) {
     std::shared_ptr<Block> block = take((size + kGranule - 1) / kGranule * kGranule);
     void* data = block->memory.get();
-    return at::from_blob(
-        data, sizes, [pool = shared_from_this(), block = std::move(block)](void*) { pool->give_back(block); }, options);
+    at::DataPtr memory = c10::InefficientStdFunctionContext::makeDataPtr(
+        data, [pool = shared_from_this(), block = std::move(block)](void*) { pool->give_back(block); }, at::kCPU);
+    return tensor_over(std::move(memory), sizes, options);
   }
 
   size_t bytes() const {
@@ -67,7 +70,9 @@ class TensorCache::Pool : public std::enable_shared_from_this<Pool> {
       }
       held_ += size;
     }
-    return std::make_shared<Block>(Block{size, c10::GetCPUAllocator()->allocate(size)});
+    auto block = std::make_shared<Block>(Block{size, c10::GetCPUAllocator()->allocate(size)});
+    advise_huge_pages(block->memory.get(), size);
+    return block;
   }
 
   void give_back(const std::shared_ptr<Block>& block) {
@@ -90,7 +95,8 @@ size_t TensorCache::bytes() const { return pool_->bytes(); }
 
 at::Tensor TensorCache::empty(at::IntArrayRef sizes, const at::TensorOptions& options) {
   const auto size = static_cast<size_t>(c10::multiply_integers(sizes)) * options.dtype().itemsize();
-  return size < kSmallestCached ? at::empty(sizes, options) : pool_->empty(sizes, options, size);
+  const bool is_cached = options.device().is_cpu() && size >= kSmallestCached;
+  return is_cached ? pool_->empty(sizes, options, size) : at::empty(sizes, options);
 }
 
 }  // namespace reprise

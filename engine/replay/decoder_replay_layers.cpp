@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "memory/cpu_storage.h"
+#include "memory/tensor_cache.h"
 #include "replay/narrow_rows.h"
 #include "replay/replay_rows.h"
 #include "replay/row_copy.h"
@@ -58,7 +59,7 @@ void check_outputs(const ReplayRows& kept, const std::vector<at::Tensor>& output
 }  // namespace
 
 DecoderReplayLayers::DecoderReplayLayers(int64_t window, RunLayers run_layers, States row_buffers)
-    : window_(window), warm_buffers_(std::make_shared<WarmBuffers>()) {
+    : window_(window), gathered_memory_(std::make_shared<TensorCache>()) {
   REPRISE_REQUIRE(window_ >= 1, "[DecoderReplayLayers] wanted a window of at least 1 row but got ", window_);
   set_run_layers(std::move(run_layers));
   set_row_buffers(std::move(row_buffers));
@@ -82,13 +83,11 @@ DecoderReplayLayers::States DecoderReplayLayers::run_on_rows(const ReplayRows& k
   check_inputs(kept, inputs, row_buffers_);
   Rows rows_kept(inputs.begin(), inputs.end());
   std::optional<ScopedForwardContext> scope;
-  narrow_rows(rows_kept,
-              {.runs = kept.runs(),
-               .ascend = kept.ascend(),
-               .index = rows,
-               .allow_views = allow_views,
-               .copies = warm_buffers_.get()},
-              row_buffers_, forward_context, scope);
+  {
+    const TensorSourceScope memory(*gathered_memory_);
+    narrow_rows(rows_kept, {.runs = kept.runs(), .ascend = kept.ascend(), .index = rows, .allow_views = allow_views},
+                row_buffers_, forward_context, scope);
+  }
   return run_layers_({rows_kept.begin(), rows_kept.end()});
 }
 

@@ -39,15 +39,14 @@ void compact(const at::Tensor& buffer, const RowsToKeep& keep) {
 
 }  // namespace
 
-at::Tensor keep_rows(const at::Tensor& state, const RowsToKeep& keep, size_t input) {
+at::Tensor keep_rows(const at::Tensor& state, const RowsToKeep& keep) {
   const int64_t num_rows = keep.runs.num_rows();
   if (keep.allow_views && keep.runs.is_one_run())
     return num_rows == state.size(0) ? state : state.narrow(0, keep.runs.first(), num_rows);
   if (!copies_as_bytes(state)) return state.index_select(0, index_on(keep, state.device()));
   at::DimVector sizes(state.sizes());
   sizes[0] = num_rows;
-  at::Tensor kept =
-      keep.copies != nullptr ? keep.copies->take(input, sizes, state.options()) : empty_tensor(sizes, state.options());
+  at::Tensor kept = empty_tensor(sizes, state.options());
   gather_runs(state, keep.runs, kept);
   return kept;
 }
@@ -55,8 +54,8 @@ at::Tensor keep_rows(const at::Tensor& state, const RowsToKeep& keep, size_t inp
 void narrow_rows(Rows& states, const RowsToKeep& keep, std::span<const at::Tensor> row_buffers,
                  std::shared_ptr<ForwardContext> forward_context, std::optional<ScopedForwardContext>& scope) {
   for (const at::Tensor& buffer : row_buffers) compact(buffer, keep);
-  for (size_t i = 0; i < states.size(); ++i) {
-    if (states[i].defined()) states[i] = keep_rows(states[i], keep, i);
+  for (at::Tensor& state : states) {
+    if (state.defined()) state = keep_rows(state, keep);
   }
   scope.emplace(std::move(forward_context));
 }

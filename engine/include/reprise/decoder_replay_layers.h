@@ -13,7 +13,7 @@
 namespace reprise {
 
 class ReplayRows;
-class WarmBuffers;
+class TensorCache;
 
 // Runs the replay layers on the rows a step keeps.
 //
@@ -59,7 +59,7 @@ class DecoderReplayLayers {
   int64_t window_;
   RunLayers run_layers_;
   States row_buffers_;
-  std::shared_ptr<WarmBuffers> warm_buffers_;
+  std::shared_ptr<TensorCache> gathered_memory_;
 };
 
 }  // namespace reprise

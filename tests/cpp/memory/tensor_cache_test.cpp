@@ -58,6 +58,22 @@ TEST(TensorCacheTest, OnlyInScopeAndOnlyWhatIsBig) {
   EXPECT_EQ(cache.bytes(), static_cast<size_t>(256 * kKiB));
 }
 
+TEST(TensorCacheTest, OtherDevicesHaveCachesOfTheirOwn) {
+  TensorCache cache;
+  const TensorSourceScope scope(cache);
+  EXPECT_TRUE(empty_tensor({256 * kKiB}, at::TensorOptions(at::kByte).device(at::kMeta)).is_meta());
+  EXPECT_EQ(cache.bytes(), 0u);
+}
+
+TEST(TensorCacheTest, ItsTensorsCanGrow) {
+  TensorCache cache;
+  const TensorSourceScope scope(cache);
+  at::Tensor tensor = bytes(256 * kKiB);
+  tensor.fill_(7);
+  tensor.resize_({512 * kKiB});
+  EXPECT_EQ(tensor.narrow(0, 0, 256 * kKiB).sum().item().toLong(), 7 * 256 * kKiB);
+}
+
 // Counts the CPU memory of tensors that is given out and not yet given back.
 class CountingAllocator final : public c10::Allocator {
  public:
