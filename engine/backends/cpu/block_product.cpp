@@ -9,9 +9,9 @@
 #include <cstring>
 #include <exception>
 
-#include "backends/cpu/clones.h"
 #include "backends/cpu/row_ops.h"
 #include "backends/cpu/scratch.h"
+#include "backends/cpu/targets.h"
 
 namespace reprise::cpu {
 
@@ -39,7 +39,7 @@ REPRISE_CLONES void plain_row(int64_t n, int64_t k, const float* a, const float*
   }
 }
 
-inline __attribute__((always_inline)) float widen(uint32_t bits) {
+REPRISE_INLINE float widen(uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof(value));
   return value;

@@ -2,10 +2,10 @@
 
 #include <ATen/Parallel.h>
 
-#include "backends/cpu/clones.h"
 #include "backends/cpu/number_formats.h"
 #include "backends/cpu/row_ops.h"
 #include "backends/cpu/scratch.h"
+#include "backends/cpu/targets.h"
 #include "memory/tensor_source.h"
 
 namespace reprise::cpu {

@@ -7,10 +7,10 @@
 #include <cstring>
 #include <numeric>
 
-#include "backends/cpu/clones.h"
 #include "backends/cpu/packed_blocks.h"
 #include "backends/cpu/row_ops.h"
 #include "backends/cpu/scratch.h"
+#include "backends/cpu/targets.h"
 #include "backends/cpu/vector_math.h"
 #include "memory/tensor_source.h"
 

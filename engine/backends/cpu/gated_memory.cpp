@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backends/cpu/clones.h"
 #include "backends/cpu/row_ops.h"
 #include "backends/cpu/scratch.h"
+#include "backends/cpu/targets.h"
 #include "backends/cpu/vector_math.h"
 
 namespace reprise::cpu {

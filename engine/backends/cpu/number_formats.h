@@ -3,13 +3,13 @@
 #include <bit>
 #include <cstdint>
 
-#include "backends/cpu/inline.h"
+#include "backends/cpu/targets.h"
 
 // The released cache formats: quantize then dequantize, on fp32 rows (bf16 rows are widened first; results fit bf16).
 // Branch-free, so that callers built for AVX-512 vectorize them, and bitwise the same on every instruction set.
 // Wants round-to-nearest, no fast-math, and -ffp-contract=off.
 
-namespace reprise {
+namespace reprise::cpu {
 
 constexpr int64_t kFp8Group = 32;
 constexpr int64_t kMxfp4Group = 32;
@@ -102,4 +102,4 @@ REPRISE_INLINE void qdq_nvfp4(float* row, int64_t n) {
   }
 }
 
-}  // namespace reprise
+}  // namespace reprise::cpu

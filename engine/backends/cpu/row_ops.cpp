@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "backends/cpu/clones.h"
+#include "backends/cpu/targets.h"
 #include "backends/cpu/vector_math.h"
 
 namespace reprise::cpu {
@@ -13,7 +13,7 @@ namespace {
 constexpr int kLanes = 16;
 
 // Adds the lanes pairwise in one fixed order.
-inline __attribute__((always_inline)) float add_lanes(float* lanes) {
+REPRISE_INLINE float add_lanes(float* lanes) {
   for (int width = kLanes / 2; width > 0; width /= 2) {
     for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
   }

@@ -7,9 +7,9 @@
 #include <numeric>
 
 #include "backends/cpu/block_product.h"
-#include "backends/cpu/clones.h"
 #include "backends/cpu/row_ops.h"
 #include "backends/cpu/scratch.h"
+#include "backends/cpu/targets.h"
 
 namespace reprise::cpu {
 

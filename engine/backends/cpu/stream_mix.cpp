@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "backends/cpu/clones.h"
 #include "backends/cpu/packed_blocks.h"
 #include "backends/cpu/row_ops.h"
 #include "backends/cpu/scratch.h"
+#include "backends/cpu/targets.h"
 #include "backends/cpu/vector_math.h"
 #include "memory/tensor_source.h"
 

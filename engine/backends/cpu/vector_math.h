@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <limits>
 
-#include "backends/cpu/inline.h"
+#include "backends/cpu/targets.h"
 
 // Elementwise fp32 functions written so that loops over them vectorize: no branches, no library calls, no fused
 // multiply-adds. A value has one result, alone or in a loop of any length, on every instruction set.
 // Wants round-to-nearest, no fast-math, and -ffp-contract=off.
 
-namespace reprise {
+namespace reprise::cpu {
 
 // `condition ? a : b` by masks: GCC turns the conditional into a branch around an expensive b, which cannot vectorize.
 REPRISE_INLINE float choose(bool condition, float a, float b) {
@@ -89,4 +89,4 @@ REPRISE_INLINE void float_to_bf16(const float* __restrict in, Bf16* __restrict o
   for (int64_t i = 0; i < n; ++i) out[i] = std::bit_cast<Bf16>(float_to_bf16(in[i]));
 }
 
-}  // namespace reprise
+}  // namespace reprise::cpu

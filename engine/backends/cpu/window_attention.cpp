@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "backends/cpu/block_product.h"
-#include "backends/cpu/clones.h"
 #include "backends/cpu/row_ops.h"
 #include "backends/cpu/scratch.h"
+#include "backends/cpu/targets.h"
 #include "backends/cpu/vector_math.h"
 #include "memory/tensor_source.h"
 

@@ -46,9 +46,9 @@ constexpr CacheFormat kFormats[] = {CacheFormat::kNone, CacheFormat::kFp8, Cache
 
 // The formats have a test of their own; here only that the right one is applied, on whole heads.
 void apply(CacheFormat format, float* row, int64_t n) {
-  if (format == CacheFormat::kFp8) qdq_fp8(row, n);
-  if (format == CacheFormat::kMxfp4) qdq_mxfp4(row, n);
-  if (format == CacheFormat::kNvfp4) qdq_nvfp4(row, n);
+  if (format == CacheFormat::kFp8) cpu::qdq_fp8(row, n);
+  if (format == CacheFormat::kMxfp4) cpu::qdq_mxfp4(row, n);
+  if (format == CacheFormat::kNvfp4) cpu::qdq_nvfp4(row, n);
 }
 
 class CacheWrite : public ::testing::TestWithParam<at::ScalarType> {};

@@ -1,11 +1,13 @@
 #include <ATen/ops/cat.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <stdexcept>
 
-#include "backends/cpu/number_formats.h"
+#include "backends/cache_write.h"
 #include "layers/attention.h"
 #include "layers/cache_layout.h"
 #include "random_weights.h"
@@ -286,24 +288,18 @@ TEST(AttentionLayer, RoundsEachCacheInItsFormat) {
   Decoder plain(at::kFloat, false, kSeed), rounded(at::kFloat, true, kSeed);
   plain.run(inputs, {{0, 0, 30}});
   rounded.run(inputs, {{0, 0, 30}});
-  const auto image = [](const at::Tensor& cells, void (*format)(float*, int64_t)) {
-    at::Tensor y = cells.clone();
-    for (int64_t i = 0; i < y.size(0); ++i) {
-      if (!std::isnan(y[i][0].item<float>())) format(y[i].mutable_data_ptr<float>(), y.size(1));
-    }
-    return y.nan_to_num(-1);
+  const auto image = [](const at::Tensor& cells, CacheFormat format) {
+    const RopeRows still{at::ones({cells.size(0), 1}), at::zeros({cells.size(0), 1})};
+    return rotate_and_round(cells, cells.size(1), still, format).nan_to_num(-1);  // a cell that nobody wrote stays NaN
   };
-  const auto fp8 = [](float* row, int64_t n) { qdq_fp8(row, n); };
-  const auto nvfp4 = [](float* row, int64_t n) { qdq_nvfp4(row, n); };
-  const auto mxfp4 = [](float* row, int64_t n) { qdq_mxfp4(row, n); };
   for (int64_t l = 0; l < 4; ++l)
-    EXPECT_TRUE(
-        same_bits(rounded.cache.cells(kWindowKv, l).nan_to_num(-1), image(plain.cache.cells(kWindowKv, l), fp8)))
+    EXPECT_TRUE(same_bits(rounded.cache.cells(kWindowKv, l).nan_to_num(-1),
+                          image(plain.cache.cells(kWindowKv, l), CacheFormat::kFp8)))
         << l;
   EXPECT_TRUE(same_bits(rounded.cache.cells(kCompressedKv, 1).nan_to_num(-1),
-                        image(plain.cache.cells(kCompressedKv, 1), nvfp4)));
-  EXPECT_TRUE(
-      same_bits(rounded.cache.cells(kIndexKeys, 1).nan_to_num(-1), image(plain.cache.cells(kIndexKeys, 1), mxfp4)));
+                        image(plain.cache.cells(kCompressedKv, 1), CacheFormat::kNvfp4)));
+  EXPECT_TRUE(same_bits(rounded.cache.cells(kIndexKeys, 1).nan_to_num(-1),
+                        image(plain.cache.cells(kIndexKeys, 1), CacheFormat::kMxfp4)));
 }
 
 class AttentionLayers : public ::testing::TestWithParam<at::ScalarType> {};

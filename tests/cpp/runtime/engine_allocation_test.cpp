@@ -1,7 +1,7 @@
 // A decode step takes the same memory wherever in its context a request stands.
 #include <gtest/gtest.h>
 
-#include "../product_keys.h"
+#include "../backends/product_keys.h"
 #include "engine_harness.h"
 
 namespace reprise::testing {

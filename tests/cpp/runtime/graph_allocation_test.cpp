@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../product_keys.h"
+#include "../backends/product_keys.h"
 #include "engine_harness.h"
 #include "runtime/engine_checks.h"
 #include "runtime/model_runner.h"

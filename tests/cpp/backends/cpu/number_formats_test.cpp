@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-namespace reprise {
+namespace reprise::cpu {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -241,4 +241,4 @@ TEST(Qdq, NanAndInfinityMakeTheirGroupNanAndNoOther) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::cpu

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace reprise {
+namespace reprise::cpu {
 namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -209,4 +209,4 @@ TEST(Bfloat16, ArraysOfEitherTypeConvert) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::cpu

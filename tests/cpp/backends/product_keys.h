@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "allocations.h"
+#include "../allocations.h"
 #include "backends/cpu/block_product.h"
 
 namespace reprise::testing {
