@@ -62,6 +62,7 @@ def engine_of(checkpoint: str, page_size: int) -> binding.Engine:
     config = binding.EngineConfig(
         kv_cache_dtype=binding.CacheDtype.kModel,
         replay=binding.ReplayMode.kBounded,
+        prefix_rebuild=binding.PrefixRebuild.kBounded,
         enable_prefix_caching=True,
         page_size=page_size,
         max_num_seqs=2,
