@@ -7,36 +7,45 @@ BUILD := build/$(PRESET)
 READY := .venv/.ready
 USER_PATH := $(PATH)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
+export PYTHON
+.NOTPARALLEL:
 
-.PHONY: demo test build module lint format wheel-check cuda-check clean
+.PHONY: demo test build module googletest lint format wheel-check fresh-check cuda-check clean
 
 demo: module
-	python examples/demo.py tests/data/v41-tiny-engram
+	@python examples/demo.py
 
 # Many steps of tiny models: threads that spin between them starve each other wherever the cores are shared.
-test: export OMP_WAIT_POLICY := passive
+demo test: export OMP_WAIT_POLICY := passive
 test: build
 	@rm -f $(BUILD)/ctest.xml $(BUILD)/pytest.xml; \
 	ctest --preset $(PRESET) --output-junit $(CURDIR)/$(BUILD)/ctest.xml; ctest=$$?; \
 	python -m pytest --junitxml=$(BUILD)/pytest.xml; pytest=$$?; \
 	python tests/summary.py $(BUILD)/ctest.xml $(BUILD)/pytest.xml && exit $$((ctest | pytest))
 
-build: $(BUILD)/build.ninja
+# What is missing for the tests is said first, before pip and the compiler run for minutes.
+build: googletest $(BUILD)/build.ninja
+	@grep -q '^REPRISE_BUILD_TESTS:BOOL=ON' $(BUILD)/CMakeCache.txt || cmake --preset $(PRESET) -D REPRISE_BUILD_TESTS=ON
 	@cmake --build --preset $(PRESET)
 
 module: $(BUILD)/build.ninja
 	@cmake --build --preset $(PRESET) --target _reprise_stub
 
-$(BUILD)/build.ninja: $(READY) CMakePresets.json
-	cmake --preset $(PRESET)
+googletest:
+	@third_party/set_up.sh module venv tests
 
-# Everything comes from pip, CMake and ninja too. python/ is put on the path, so that the package is used where it stands.
-$(READY): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-	  { echo "wanted Python 3.10 or newer but got $$($(PYTHON) --version 2>&1): make PYTHON=/path/to/python3" >&2; exit 1; }
-	@command -v $${CXX:-c++} >/dev/null || { echo "no C++ compiler found: apt install g++ (12 or newer), or set CXX" >&2; exit 1; }
-	@$(PYTHON) -m venv .venv || { echo "python -m venv failed: apt install python3-venv" >&2; exit 1; }
-	python -m pip install --quiet --upgrade 'pip>=25.1,<27'
+# The module alone wants no GoogleTest.
+$(BUILD)/build.ninja: $(READY) CMakePresets.json
+	cmake --preset $(PRESET) $(if $(wildcard $@),,-D REPRISE_BUILD_TESTS=OFF)
+
+# Everything comes from pip, CMake and ninja too, but for what set_up.sh gets. pip is asked for itself first, as a machine without a
+# network answers that in seconds. python/ is put on the path, so that the package is used where it stands.
+$(READY): pyproject.toml third_party/set_up.sh
+	@third_party/set_up.sh module venv
+	@$(PYTHON) -m venv .venv 2>/dev/null || $(PYTHON) -m venv --without-pip .venv
+	@python -m pip --version >/dev/null 2>&1 || python build/third_party/usr/share/python-wheels/pip-*.whl/pip install --quiet pip
+	@python -m pip install --quiet --retries 0 --timeout 5 --upgrade 'pip>=25.1,<27' || \
+	  { echo "reprise: pip reaches no package index: see to the network, or name one that it reaches in PIP_INDEX_URL" >&2; exit 1; }
 	python -m pip install --group dev
 	@python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' | \
 	  { read -r site && echo '$(CURDIR)/python' >"$$site/reprise.pth"; }
@@ -64,6 +73,11 @@ wheel-check: $(READY)
 	build/wheel/venv/bin/python -m pip install --quiet torch==2.13.0
 	build/wheel/venv/bin/python -m pip install --no-cache-dir .
 	cd build/wheel && venv/bin/python $(CURDIR)/tests/consumer/wheel.py $(CURDIR)/tests/data/v41-tiny-engram
+
+# README's two commands in minimal Debian roots; as root.
+fresh-check: export PATH := $(USER_PATH)
+fresh-check:
+	.ci/fresh-check
 
 # Compiles and links what runs on a GPU against a CUDA build of torch (some GB), and runs its tests; those that want a GPU are
 # skipped where there is none. Wants nvcc, for its headers.

@@ -1,11 +1,21 @@
-# Debian's nlohmann-json3-dev where it is installed, else the release archive. Header-only, used in .cpp files only.
-find_package(nlohmann_json 3.10 QUIET)
-if(NOT nlohmann_json_FOUND)
-  message(STATUS "nlohmann_json not found (Debian: apt install nlohmann-json3-dev); fetching 3.11.3")
-  include(FetchContent)
-  FetchContent_Declare(nlohmann_json
-    URL https://github.com/nlohmann/json/releases/download/v3.11.3/json.tar.xz
-    URL_HASH SHA256=d6c65aca6b1ed68e7a182f4757257b107ae403032760ed6ef121c9d55e81757d
-    DOWNLOAD_EXTRACT_TIMESTAMP TRUE)
-  FetchContent_MakeAvailable(nlohmann_json)
+# nlohmann-json from the active Python (pip), else a CMake package of the system's. Header-only, used in .cpp files only.
+find_package(Python 3.10 QUIET COMPONENTS Interpreter)
+if(Python_EXECUTABLE AND NOT TARGET nlohmann_json::nlohmann_json)
+  execute_process(
+    COMMAND ${Python_EXECUTABLE} -c "import importlib.util
+spec = importlib.util.find_spec('nlohmann_json')
+print(spec.submodule_search_locations[0] if spec else '')"
+    OUTPUT_VARIABLE reprise_nlohmann_json OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(EXISTS "${reprise_nlohmann_json}/include/nlohmann/json.hpp")
+    message(STATUS "nlohmann-json: ${reprise_nlohmann_json}")
+    add_library(nlohmann_json::nlohmann_json INTERFACE IMPORTED GLOBAL)
+    target_include_directories(nlohmann_json::nlohmann_json INTERFACE ${reprise_nlohmann_json}/include)
+  endif()
+endif()
+if(NOT TARGET nlohmann_json::nlohmann_json)
+  find_package(nlohmann_json 3.10 QUIET)
+  if(NOT nlohmann_json_FOUND)
+    message(FATAL_ERROR "nlohmann-json not found: run `pip install nlohmann-json==3.12.0` for ${Python_EXECUTABLE} "
+      "(Debian: apt install nlohmann-json3-dev)")
+  endif()
 endif()
