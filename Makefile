@@ -1,4 +1,4 @@
-# make demo | test | build | lint | format | wheel-check | cuda-check | clean
+# make demo | test | build | lint | format | wheel-check | sanitize | fresh-check | cuda-check | clean
 # Sets up .venv and build/ as needed; a second run finds both ready. CI=1 turns warnings into errors.
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -10,7 +10,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHON
 .NOTPARALLEL:
 
-.PHONY: demo test build module googletest lint format wheel-check fresh-check cuda-check clean
+.PHONY: demo test build module googletest lint format wheel-check sanitize fresh-check cuda-check clean
 
 demo: module
 	@python examples/demo.py
@@ -73,6 +73,13 @@ wheel-check: $(READY)
 	build/wheel/venv/bin/python -m pip install --quiet torch==2.13.0
 	build/wheel/venv/bin/python -m pip install --no-cache-dir .
 	cd build/wheel && venv/bin/python $(CURDIR)/tests/consumer/wheel.py $(CURDIR)/tests/data/v41-tiny-engram
+
+# The C++ tests under each sanitizer, without the Python module.
+SANITIZERS := asan ubsan tsan
+sanitize: googletest $(READY)
+	@failed=; for preset in $(SANITIZERS); do \
+	  cmake --preset $$preset && cmake --build --preset $$preset && ctest --preset $$preset || failed+=" $$preset"; \
+	done; [ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 # README's two commands in minimal Debian roots; as root.
 fresh-check: export PATH := $(USER_PATH)

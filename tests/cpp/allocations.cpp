@@ -41,7 +41,7 @@ void exempt_allocations_of(const std::function<void()>& work) {
 
 }  // namespace reprise::testing
 
-#ifdef __SANITIZE_ADDRESS__
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 
 // The sanitizer's allocator stands in malloc's place already. GCC brings no header for its hooks.
 extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*)(const volatile void*, std::size_t),
