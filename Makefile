@@ -1,4 +1,4 @@
-# make demo | test | build | lint | format | wheel-check | sanitize | fresh-check | cuda-check | clean
+# make demo | test | build | lint | format | wheel-check | sanitize | fuzz | fresh-check | cuda-check | clean
 # Sets up .venv and build/ as needed; a second run finds both ready. CI=1 turns warnings into errors.
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -10,7 +10,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHON
 .NOTPARALLEL:
 
-.PHONY: demo test build module googletest lint format wheel-check sanitize fresh-check cuda-check clean
+.PHONY: demo test build module googletest lint format wheel-check sanitize fuzz fresh-check cuda-check clean
 
 demo: module
 	@python examples/demo.py
@@ -79,6 +79,18 @@ SANITIZERS := asan ubsan tsan
 sanitize: googletest $(READY)
 	@failed=; for preset in $(SANITIZERS); do \
 	  cmake --preset $$preset && cmake --build --preset $$preset && ctest --preset $$preset || failed+=" $$preset"; \
+	done; [ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
+
+# libFuzzer on what reads files of others; what it finds is put into build/fuzz/found.
+FUZZ_SECONDS ?= 60
+fuzz: $(READY)
+	@third_party/set_up.sh fuzz tests
+	cmake --preset fuzz
+	cmake --build --preset fuzz
+	@failed=; for target in safetensors_header config_json index_json; do \
+	  mkdir -p build/fuzz/corpus/$$target build/fuzz/found; \
+	  build/fuzz/tests/fuzz/fuzz_$$target -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=4096 -print_final_stats=1 \
+	    -artifact_prefix=build/fuzz/found/$$target- build/fuzz/corpus/$$target tests/fuzz/corpus/$$target || failed+=" $$target"; \
 	done; [ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 # README's two commands in minimal Debian roots; as root.

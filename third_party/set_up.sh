@@ -3,6 +3,7 @@
 #   module   a C++ compiler, Python and its headers
 #   venv     what `python3 -m venv` needs
 #   tests    GoogleTest
+#   fuzz     clang with libFuzzer
 # As root with apt it installs what is missing. With apt alone it unpacks Debian's package files under build/third_party,
 # where the CMake recipes beside this file look. Elsewhere it fetches GoogleTest's release archive, and names the rest.
 # PYTHON and CXX name another interpreter and compiler.
@@ -77,11 +78,18 @@ look_for_googletest() {
   missing "GoogleTest 1.12 or newer" libgtest-dev libgtest-dev
 }
 
+look_for_fuzzer() {
+  has clang++-14 && echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, long) { return 0; }' |
+    clang++-14 -fsanitize=fuzzer -x c++ - -o /dev/null 2>/dev/null && return
+  missing "clang++-14 with libFuzzer" "clang-14 libclang-rt-14-dev" ""
+}
+
 look() {
   lacks=() install=() unpack=()
   if wants module || wants venv; then look_for_python; fi
   if wants module || wants tests; then look_for_compiler; fi
   if wants tests; then look_for_googletest; fi
+  if wants fuzz; then look_for_fuzzer; fi
   [ "${#lacks[@]}" -gt 0 ]
 }
 
@@ -130,7 +138,7 @@ EOF
 }
 
 parts="$*"
-[ -n "$parts" ] || { echo "usage: set_up.sh module|venv|tests ..." >&2; exit 2; }
+[ -n "$parts" ] || { echo "usage: set_up.sh module|venv|tests|fuzz ..." >&2; exit 2; }
 look || exit 0
 if has apt-get && is_root && [ "${#install[@]}" -gt 0 ]; then
   install_packages

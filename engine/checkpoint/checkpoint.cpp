@@ -161,7 +161,7 @@ void Checkpoint::read(const std::string& name, const at::Tensor& destination) {
   const StoredTensor* scale = scale_of(name, *weight);
   try {
     dequantize(*weight, scale, weight_format(*weight, scale, name), destination, name,
-               [&](auto part) { file->release(part); });
+               [file = file](auto part) { file->release(part); });
     if (scale != nullptr) tensors_.at(scale_name(name)).file->release(scale->data);
   } catch (const std::invalid_argument& error) {
     misfits_.emplace_back(error.what());
