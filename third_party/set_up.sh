@@ -69,9 +69,9 @@ look_for_compiler() {
   fi
 }
 
-# GTEST_FLAG_SET came with 1.12. Only a compiler can tell; without one, only root goes on.
+# GTEST_FLAG_SET came with 1.12. Only a compiler can tell; without one, only root may get both.
 look_for_googletest() {
-  has "${cxx%% *}" || is_root || return 0
+  has "${cxx%% *}" || { is_root && [ -z "${CXX:-}" ]; } || return 0
   if [ -e "$unpacked/googletest/CMakeLists.txt" ] || [ -n "${GTest_ROOT:-}${GTest_DIR:-}" ]; then return; fi
   has "${cxx%% *}" && compiles -E -isystem "$unpacked/usr/include" \
     <<<$'#include <gtest/gtest.h>\n#ifndef GTEST_FLAG_SET\n#error\n#endif' && return

@@ -180,7 +180,7 @@ CANNOT_BE_HAD = {
     ),
     "an old Python": ({"version": "3.9"}, "Python 3.10 or newer (python3 is 3.9; another one: make PYTHON=/path"),
     "a compiler without C++20": ({"compiler_works": False}, "C++20 and OpenMP (c++ does not; set CXX"),
-    "a compiler that is not there": ({"environment": {"CXX": "g++-99"}}, "the compiler CXX=g++-99"),
+    "a compiler that is not there": ({"environment": {"CXX": "g++-99"}}, "by hand: the compiler CXX=g++-99"),
     "an interpreter that is not there": ({"environment": {"PYTHON": "python9"}}, "the interpreter python9"),
 }
 
