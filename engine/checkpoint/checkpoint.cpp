@@ -47,23 +47,23 @@ Checkpoint::Checkpoint(const std::string& checkpoint_dir, Progress on_progress)
     : checkpoint_dir_(checkpoint_dir), on_progress_(std::move(on_progress)) {
   const auto single = (fs::path(checkpoint_dir) / kSingleFile).string();
   const auto index = (fs::path(checkpoint_dir) / kIndexFile).string();
-  if (fs::exists(single)) {
+  if (stands_at(single)) {
     add_file(single);
   } else {
-    REPRISE_REQUIRE(fs::exists(index), "[load] wanted ", kSingleFile, " or ", kIndexFile, " in ", checkpoint_dir,
+    REPRISE_REQUIRE(stands_at(index), "[load] wanted ", kSingleFile, " or ", kIndexFile, " in ", checkpoint_dir,
                     " but there is neither");
     load_index(index);
   }
   pass_over_other_modalities();
-  for (const auto& [name, located] : tensors_) total_bytes_ += static_cast<int64_t>(located.tensor->data.size());
+  for (const auto& [name, tensor] : tensors_) total_bytes_ += static_cast<int64_t>(tensor->bytes);
 }
 
 void Checkpoint::add_file(const std::string& path) {
   files_.push_back(std::make_unique<SafetensorsFile>(path));
   const auto& file = *files_.back();
   for (const auto& [name, tensor] : file.tensors()) {
-    const auto [before, added] = tensors_.try_emplace(name, Located{&file, &tensor});
-    REPRISE_REQUIRE(added, "[", path, "] tensor ", name, " also stands in ", before->second.file->path());
+    const auto [before, added] = tensors_.try_emplace(name, &tensor);
+    REPRISE_REQUIRE(added, "[", path, "] tensor ", name, " also stands in ", before->second->file->path());
   }
 }
 
@@ -83,7 +83,7 @@ void Checkpoint::load_index(const std::string& index_path) {
   }
   std::vector<std::string> absent;
   for (const auto& shard : shards) {
-    if (!fs::exists(fs::path(checkpoint_dir_) / shard)) absent.push_back(shard);
+    if (!stands_at((fs::path(checkpoint_dir_) / shard).string())) absent.push_back(shard);
   }
   REPRISE_REQUIRE(absent.empty(), "[", index_path, "] names files that are not there: ", join(absent),
                   "; is the download complete?");
@@ -94,13 +94,13 @@ void Checkpoint::load_index(const std::string& index_path) {
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) {
       lies.push_back(concat(name, " is in none of the files (named: ", shard.get<std::string>(), ")"));
-    } else if (const auto actual = fs::path(found->second.file->path()).filename();
+    } else if (const auto actual = fs::path(found->second->file->path()).filename();
                actual != shard.get<std::string>()) {
       lies.push_back(concat(name, " is in ", actual.string(), ", not in ", shard.get<std::string>()));
     }
   }
-  for (const auto& [name, located] : tensors_) {
-    if (!map->contains(name)) lies.push_back(concat(name, " is in ", located.file->path(), " but not in the index"));
+  for (const auto& [name, tensor] : tensors_) {
+    if (!map->contains(name)) lies.push_back(concat(name, " is in ", tensor->file->path(), " but not in the index"));
   }
   REPRISE_REQUIRE(lies.empty(), "[", index_path, "] does not agree with the files: ", join(lies));
 }
@@ -125,13 +125,13 @@ bool Checkpoint::has(const std::string& name) const { return tensors_.contains(n
 void Checkpoint::mark_used(const std::string& name) {
   const auto found = tensors_.find(name);
   if (found == tensors_.end() || !used_.insert(name).second) return;
-  done_bytes_ += static_cast<int64_t>(found->second.tensor->data.size());
+  done_bytes_ += static_cast<int64_t>(found->second->bytes);
 }
 
 const StoredTensor* Checkpoint::scale_of(const std::string& name, const StoredTensor& weight) const {
   if (!needs_scale(weight.dtype)) return nullptr;
   const auto scale = tensors_.find(scale_name(name));
-  return scale == tensors_.end() ? nullptr : scale->second.tensor;
+  return scale == tensors_.end() ? nullptr : scale->second;
 }
 
 bool Checkpoint::fits(const std::string& name, at::IntArrayRef shape) {
@@ -140,7 +140,7 @@ bool Checkpoint::fits(const std::string& name, at::IntArrayRef shape) {
     missing_.push_back(name);
     return false;
   }
-  const StoredTensor& weight = *found->second.tensor;
+  const StoredTensor& weight = *found->second;
   const StoredTensor* scale = scale_of(name, weight);
   mark_used(name);
   if (scale != nullptr) mark_used(scale_name(name));
@@ -151,20 +151,18 @@ bool Checkpoint::fits(const std::string& name, at::IntArrayRef shape) {
                     at::IntArrayRef(stored), format == WeightFormat::kFp4Rows ? " (unpacked)" : "");
     return true;
   } catch (const std::invalid_argument& error) {
-    misfits_.emplace_back(error.what());
+    misfits_.push_back(concat(error.what(), " in ", weight.file->path()));
     return false;
   }
 }
 
 void Checkpoint::read(const std::string& name, const at::Tensor& destination) {
-  const auto [file, weight] = tensors_.at(name);
-  const StoredTensor* scale = scale_of(name, *weight);
+  const StoredTensor& weight = *tensors_.at(name);
+  const StoredTensor* scale = scale_of(name, weight);
   try {
-    dequantize(*weight, scale, weight_format(*weight, scale, name), destination, name,
-               [file = file](auto part) { file->release(part); });
-    if (scale != nullptr) tensors_.at(scale_name(name)).file->release(scale->data);
+    dequantize(weight, scale, weight_format(weight, scale, name), destination, name);
   } catch (const std::invalid_argument& error) {
-    misfits_.emplace_back(error.what());
+    misfits_.push_back(concat(error.what(), " in ", weight.file->path()));
   }
 }
 
@@ -208,9 +206,10 @@ std::string Checkpoint::complaint() const {
 
 void Checkpoint::finish() {
   std::vector<std::string> unknown;
-  for (const auto& [name, located] : tensors_) {
+  for (const auto& [name, tensor] : tensors_) {
     if (!used_.contains(name)) unknown.push_back(name);
   }
+  for (const auto& file : files_) file->check_unchanged();
   if (missing_.empty() && misfits_.empty() && unknown.empty()) {
     if (on_progress_) on_progress_(total_bytes_, total_bytes_);
     return;

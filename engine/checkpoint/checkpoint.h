@@ -14,13 +14,14 @@
 namespace reprise {
 
 // The weights of a Hugging Face checkpoint folder: model.safetensors, or the shards that model.safetensors.index.json
-// names. Tensors are dequantized straight from the mapped file into their destination, and the pages they came from are
-// given back, so loading needs little memory beyond the weights themselves.
+// names. Tensors are dequantized chunk by chunk from the file into their destination, so loading needs little memory
+// beyond the weights themselves.
 class Checkpoint final : public WeightSource {
  public:
   using Progress = std::function<void(int64_t done, int64_t total)>;  // bytes of the weights read so far
 
-  // Maps the files and checks their headers. Throws std::invalid_argument naming the file and the tensor that is wrong.
+  // Opens the files and checks their headers. Throws std::invalid_argument naming the file and the tensor that is
+  // wrong.
   explicit Checkpoint(const std::string& checkpoint_dir, Progress on_progress = {});
 
   bool has(const std::string& name) const override;
@@ -36,11 +37,6 @@ class Checkpoint final : public WeightSource {
   int64_t total_bytes() const { return total_bytes_; }
 
  private:
-  struct Located {
-    const SafetensorsFile* file;
-    const StoredTensor* tensor;
-  };
-
   void add_file(const std::string& path);
   void load_index(const std::string& index_path);
   void pass_over_other_modalities();
@@ -57,7 +53,7 @@ class Checkpoint final : public WeightSource {
   std::string checkpoint_dir_;
   Progress on_progress_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  std::map<std::string, Located> tensors_;
+  std::map<std::string, const StoredTensor*> tensors_;
   std::set<std::string> used_;
   std::vector<std::string> missing_;
   std::vector<std::string> misfits_;  // "name: wanted ... but got ..."

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,11 +27,10 @@ bool needs_scale(StoredDtype dtype);
 // message) when it is none of the formats.
 WeightFormat weight_format(const StoredTensor& weight, const StoredTensor* scale, const std::string& name);
 
-// Writes the values of a stored weight to `destination` (contiguous, float32 or bfloat16, as many elements), rounding
-// to nearest even. Works through the weight in slabs and calls `release` for the bytes of each once it is done with, so
-// that a mapping need not stay in memory. Throws std::invalid_argument when a scale is NaN.
+// Reads a stored weight from its file and writes its values to `destination` (contiguous, float32 or bfloat16, as many
+// elements), rounding to nearest even; chunk by chunk, so that little memory is needed beside it. Throws
+// std::invalid_argument when a scale is NaN or a value is not finite, std::runtime_error when the file cannot be read.
 void dequantize(const StoredTensor& weight, const StoredTensor* scale, WeightFormat format,
-                const at::Tensor& destination, const std::string& name,
-                const std::function<void(std::span<const std::byte>)>& release);
+                const at::Tensor& destination, const std::string& name);
 
 }  // namespace reprise

@@ -1,12 +1,11 @@
 #include "checkpoint/json_file.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
 
+#include "checkpoint/regular_file.h"
 #include "reprise/error.h"
 
 namespace reprise {
@@ -16,6 +15,7 @@ namespace {
 // Deeper than any file we read; a bound keeps code that walks the result recursively (error messages) off the stack's
 // end.
 constexpr int kMaxDepth = 64;
+constexpr uint64_t kMaxBytes = 100000000;  // as of a safetensors header; the largest index is a tenth of it
 
 }  // namespace
 
@@ -50,18 +50,17 @@ nlohmann::json parse_json_object(std::string_view text, const std::string& origi
 }
 
 nlohmann::json read_json_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  REPRISE_REQUIRE(in.good(), "[", path, "] wanted a readable file but could not open it");
-  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  return parse_json_object(text, path);
+  return parse_json_object(read_text_file(path, kMaxBytes), path);
 }
 
 nlohmann::json read_config_file(const std::string& checkpoint_dir) {
-  REPRISE_REQUIRE(std::filesystem::is_directory(checkpoint_dir), "[load] wanted a checkpoint folder but got ",
+  std::error_code ignored;  // of a link that leads nowhere, a name too long
+  REPRISE_REQUIRE(std::filesystem::is_directory(checkpoint_dir, ignored), "[load] wanted a checkpoint folder but got ",
                   checkpoint_dir,
-                  std::filesystem::exists(checkpoint_dir) ? ", which is not a folder" : ", which does not exist");
+                  std::filesystem::exists(checkpoint_dir, ignored) ? ", which is not a folder"
+                                                                   : ", which does not exist");
   const std::string path = (std::filesystem::path(checkpoint_dir) / "config.json").string();
-  REPRISE_REQUIRE(std::filesystem::exists(path), "[load] wanted a Hugging Face checkpoint but ", checkpoint_dir,
+  REPRISE_REQUIRE(stands_at(path), "[load] wanted a Hugging Face checkpoint but ", checkpoint_dir,
                   " has no config.json");
   return read_json_file(path);
 }

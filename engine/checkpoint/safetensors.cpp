@@ -1,7 +1,6 @@
 #include "checkpoint/safetensors.h"
 
 #include <algorithm>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/json_file.h"
@@ -27,6 +26,7 @@ constexpr DtypeFacts kDtypes[] = {
     {StoredDtype::kU64, "U64", 8},
 };
 
+constexpr uint64_t kStartBytes = 64;              // of the file, enough to tell what it is
 constexpr uint64_t kLengthBytes = 8;              // the header's length, little-endian, opens the file
 constexpr uint64_t kMaxHeaderBytes = 100000000;   // the format's own limit
 constexpr uint64_t kMaxSize = uint64_t{1} << 40;  // of one dimension, also beside a dimension of 0
@@ -35,17 +35,21 @@ const DtypeFacts& facts_of(StoredDtype dtype) {
   return *std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const auto& facts) { return facts.dtype == dtype; });
 }
 
-std::string_view header_text(const MappedFile& file) {
-  const auto bytes = file.bytes();
-  REPRISE_REQUIRE(bytes.size() >= kLengthBytes, "[", file.path(), "] wanted a safetensors file but got ", bytes.size(),
+std::string read_header(const RegularFile& file) {
+  std::string start(std::min(file.size(), kStartBytes), '\0');
+  file.read(0, std::as_writable_bytes(std::span(start)));
+  refuse_lfs_pointer(start, file.path());
+  REPRISE_REQUIRE(file.size() >= kLengthBytes, "[", file.path(), "] wanted a safetensors file but got ", file.size(),
                   " bytes, too few for a header; is the download complete?");
   uint64_t length = 0;
-  for (uint64_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<uint64_t>(bytes[i]) << (8 * i);
+  for (size_t i = 0; i < kLengthBytes; ++i) length |= uint64_t{static_cast<unsigned char>(start[i])} << (8 * i);
   REPRISE_REQUIRE(length <= kMaxHeaderBytes, "[", file.path(), "] wanted a header of at most ", kMaxHeaderBytes,
                   " bytes but the file says ", length, "; is it a safetensors file?");
-  REPRISE_REQUIRE(length <= bytes.size() - kLengthBytes, "[", file.path(), "] wanted a header of ", length,
-                  " bytes but the file ends after ", bytes.size() - kLengthBytes, "; is the download complete?");
-  return {reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, length};
+  REPRISE_REQUIRE(length <= file.size() - kLengthBytes, "[", file.path(), "] wanted a header of ", length,
+                  " bytes but the file ends after ", file.size() - kLengthBytes, "; is the download complete?");
+  std::string header(length, '\0');
+  file.read(kLengthBytes, std::as_writable_bytes(std::span(header)));
+  return header;
 }
 
 std::vector<uint64_t> read_integers(const json& entry, const char* field, const std::string& where) {
@@ -57,78 +61,85 @@ std::vector<uint64_t> read_integers(const json& entry, const char* field, const 
   return found->get<std::vector<uint64_t>>();
 }
 
-StoredDtype read_dtype_name(const json& entry, const std::string& where) {
+std::string read_dtype_name(const json& entry, const std::string& where) {
   const auto found = entry.find("dtype");
   REPRISE_REQUIRE(found != entry.end() && found->is_string(), where, " wanted a dtype by name but got ",
                   found == entry.end() ? "none" : found->dump());
-  const auto& name = found->get_ref<const std::string&>();
-  for (const auto& facts : kDtypes) {
-    if (facts.name == name) return facts.dtype;
-  }
-  std::string known;
-  for (const auto& facts : kDtypes) known.append(known.empty() ? "" : ", ").append(facts.name);
-  throw std::invalid_argument(concat(where, " wanted a dtype among ", known, " but got ", name));
+  return found->get<std::string>();
 }
 
-StoredTensor read_entry(const json& entry, std::span<const std::byte> data, const std::string& where) {
+// `data_begin`: where the tensors' bytes begin in the file; they go on to its end.
+StoredTensor read_entry(const json& entry, const RegularFile& file, uint64_t data_begin, const std::string& where) {
   REPRISE_REQUIRE(entry.is_object(), where, " wanted an object but got ", entry.dump());
-  StoredTensor tensor{read_dtype_name(entry, where), {}, {}};
+  const uint64_t data_bytes = file.size() - data_begin;
+  StoredTensor tensor{.dtype = StoredDtype::kUnknown,
+                      .dtype_name = read_dtype_name(entry, where),
+                      .shape = {},
+                      .file = &file,
+                      .offset = 0,
+                      .bytes = 0};
+  for (const auto& facts : kDtypes) {
+    if (facts.name == tensor.dtype_name) tensor.dtype = facts.dtype;
+  }
   const auto offsets = read_integers(entry, "data_offsets", where);
   REPRISE_REQUIRE(offsets.size() == 2 && offsets[0] <= offsets[1], where, " wanted data_offsets [begin, end] but got ",
                   entry["data_offsets"].dump());
-  REPRISE_REQUIRE(offsets[1] <= data.size(), where, " wanted data_offsets within the file's ", data.size(),
+  REPRISE_REQUIRE(offsets[1] <= data_bytes, where, " wanted data_offsets within the file's ", data_bytes,
                   " bytes of data but got ", entry["data_offsets"].dump(), "; is the download complete?");
-  uint64_t bytes = static_cast<uint64_t>(dtype_bytes(tensor.dtype));
+  tensor.offset = data_begin + offsets[0];
+  tensor.bytes = offsets[1] - offsets[0];
+  const bool known = tensor.dtype != StoredDtype::kUnknown;
+  uint64_t bytes = known ? static_cast<uint64_t>(dtype_bytes(tensor.dtype)) : 0;
   for (const uint64_t size : read_integers(entry, "shape", where)) {
     // The product is held to the file's size at every step, so it cannot overflow.
-    REPRISE_REQUIRE(size <= kMaxSize && (size == 0 || bytes <= data.size() / size), where,
-                    " wanted a shape that fits the file's ", data.size(), " bytes of data but got ",
-                    entry["shape"].dump(), " of ", facts_of(tensor.dtype).name);
+    REPRISE_REQUIRE(size <= kMaxSize && (size == 0 || bytes <= data_bytes / size), where,
+                    " wanted a shape that fits the file's ", data_bytes, " bytes of data but got ",
+                    entry["shape"].dump(), " of ", tensor.dtype_name);
     bytes *= size;
     tensor.shape.push_back(static_cast<int64_t>(size));
   }
-  REPRISE_REQUIRE(offsets[1] - offsets[0] == bytes, where, " wanted ", bytes, " bytes for shape ",
-                  entry["shape"].dump(), " of ", facts_of(tensor.dtype).name, " but data_offsets span ",
-                  offsets[1] - offsets[0]);
-  tensor.data = data.subspan(offsets[0], bytes);
+  REPRISE_REQUIRE(!known || tensor.bytes == bytes, where, " wanted ", bytes, " bytes for shape ", entry["shape"].dump(),
+                  " of ", tensor.dtype_name, " but data_offsets span ", tensor.bytes);
   return tensor;
 }
 
 // The format allows neither overlaps nor holes: one of them means that an offset lies.
-void check_layout(const std::map<std::string, StoredTensor>& tensors, std::span<const std::byte> data,
-                  const std::string& path) {
-  std::vector<std::pair<std::string, std::span<const std::byte>>> parts;
-  for (const auto& [name, tensor] : tensors) parts.emplace_back(name, tensor.data);
+void check_layout(const std::map<std::string, StoredTensor>& tensors, const RegularFile& file, uint64_t data_begin) {
+  std::vector<std::pair<const std::string*, const StoredTensor*>> parts;
+  for (const auto& [name, tensor] : tensors) parts.emplace_back(&name, &tensor);
   std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.second.data(), a.second.size()) < std::pair(b.second.data(), b.second.size());
+    return std::pair(a.second->offset, a.second->bytes) < std::pair(b.second->offset, b.second->bytes);
   });
-  const std::byte* end = data.data();
-  for (const auto& [name, part] : parts) {
-    REPRISE_REQUIRE(part.data() == end, "[", path, "] tensor ", name,
-                    " wanted to begin where the one before it ends, at ", end - data.data(),
-                    ", but its data_offsets begin at ", part.data() - data.data());
-    end += part.size();
+  uint64_t end = data_begin;
+  for (const auto& [name, tensor] : parts) {
+    REPRISE_REQUIRE(tensor->offset == end, "[", file.path(), "] tensor ", *name,
+                    " wanted to begin where the one before it ends, at ", end - data_begin,
+                    ", but its data_offsets begin at ", tensor->offset - data_begin);
+    end += tensor->bytes;
   }
-  const auto used = static_cast<size_t>(end - data.data());
-  REPRISE_REQUIRE(used == data.size(), "[", path, "] wanted ", used, " bytes of data, as the header says, but got ",
-                  data.size());
+  REPRISE_REQUIRE(end == file.size(), "[", file.path(), "] wanted ", end - data_begin,
+                  " bytes of data, as the header says, but got ", file.size() - data_begin);
 }
 
 }  // namespace
 
-std::string_view dtype_name(StoredDtype dtype) { return facts_of(dtype).name; }
-
 int64_t dtype_bytes(StoredDtype dtype) { return facts_of(dtype).bytes; }
 
+std::vector<std::byte> StoredTensor::read() const {
+  std::vector<std::byte> all(bytes);
+  read(0, all);
+  return all;
+}
+
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
-  const std::string_view header = header_text(file_);
-  const auto data = file_.bytes().subspan(kLengthBytes + header.size());
+  const std::string header = read_header(file_);
+  const uint64_t data_begin = kLengthBytes + header.size();
   const json entries = parse_json_object(header, path + ": header");
   for (const auto& [name, entry] : entries.items()) {
     if (name == "__metadata__") continue;
-    tensors_.emplace(name, read_entry(entry, data, concat("[", path, "] tensor ", name)));
+    tensors_.emplace(name, read_entry(entry, file_, data_begin, concat("[", path, "] tensor ", name)));
   }
-  check_layout(tensors_, data, path);
+  check_layout(tensors_, file_, data_begin);
 }
 
 }  // namespace reprise

@@ -8,12 +8,14 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/mapped_file.h"
+#include "checkpoint/regular_file.h"
 
 namespace reprise {
 
-// Element types of the safetensors format, by its names.
+// Element types of the safetensors format, by its names; kUnknown is any other, of which no more than its place is
+// known.
 enum class StoredDtype {
+  kUnknown,
   kBool,
   kU8,
   kI8,
@@ -32,18 +34,24 @@ enum class StoredDtype {
   kU64
 };
 
-std::string_view dtype_name(StoredDtype dtype);  // "F8_E4M3"
-int64_t dtype_bytes(StoredDtype dtype);          // per element
+int64_t dtype_bytes(StoredDtype dtype);  // per element
 
 // A tensor as it lies in a file: row-major, little-endian, at any alignment.
 struct StoredTensor {
   StoredDtype dtype;
+  std::string dtype_name;  // "F8_E4M3", as the file says
   std::vector<int64_t> shape;
-  std::span<const std::byte> data;  // into the mapped file
+  const RegularFile* file;
+  uint64_t offset;  // in the file
+  uint64_t bytes;
+
+  // Fills `to` with the bytes from `begin` on, counted from the tensor's first. Throws as RegularFile::read does.
+  void read(uint64_t begin, std::span<std::byte> to) const { file->read(offset + begin, to); }
+  std::vector<std::byte> read() const;  // all of them
 };
 
-// One mapped safetensors file, its header checked: every tensor's bytes lie inside the file, fit its shape and dtype,
-// and belong to no other tensor.
+// One safetensors file, its header checked: every tensor's bytes lie inside the file, fit its shape and dtype (unless
+// the dtype is unknown), and belong to no other tensor.
 class SafetensorsFile {
  public:
   // Throws std::invalid_argument naming the file, and the tensor where one is to blame.
@@ -51,10 +59,11 @@ class SafetensorsFile {
 
   const std::string& path() const { return file_.path(); }
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
-  void release(std::span<const std::byte> part) const { file_.release(part); }
+  // Throws std::runtime_error when the file was written to since it was opened.
+  void check_unchanged() const { file_.check_unchanged(); }
 
  private:
-  MappedFile file_;
+  RegularFile file_;
   std::map<std::string, StoredTensor> tensors_;
 };
 

@@ -4,9 +4,12 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
-#include <sstream>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,9 +60,9 @@ TEST(Checkpoint, ConvertsPlainDtypes) {
   EXPECT_EQ(rounded[2], 1.0f);
   EXPECT_EQ(rounded[3], 1 + std::exp2(-6.0f));
 
-  const RawTensor bf16{"x.weight", "BF16", {3}, raw_bytes<uint16_t>({0x3f80, 0xc040, 0x7f80})};
+  const RawTensor bf16{"x.weight", "BF16", {3}, raw_bytes<uint16_t>({0x3f80, 0xc040, 0x7f7f})};
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    EXPECT_EQ(values_of(take_one({bf16}, {3}, dtype)), (std::vector<float>{1, -3, INFINITY}));
+    EXPECT_EQ(values_of(take_one({bf16}, {3}, dtype)), (std::vector<float>{1, -3, 3.3895313892515355e38f}));
   }
   const RawTensor f16{"x.weight", "F16", {3}, raw_bytes<uint16_t>({0x3c00, 0xc200, 0x0001})};
   EXPECT_EQ(values_of(take_one({f16}, {3}, at::kFloat)), (std::vector<float>{1, -3, std::exp2(-24.0f)}));
@@ -306,30 +309,128 @@ TEST(Checkpoint, SaysWhichFilesItLookedFor) {
                    "wanted model.safetensors or model.safetensors.index.json in " + folder.path()));
 }
 
-// Resident kilobytes of the mappings of files whose path holds `part`.
-int64_t resident_kb(const std::string& part) {
-  std::istringstream smaps(read_text("/proc/self/smaps"));
-  int64_t sum = 0;
-  bool ours = false;
-  for (std::string line; std::getline(smaps, line);) {
-    if (line.find('-') < line.find(' ')) ours = line.find(part) != std::string::npos;
-    if (ours && line.starts_with("Rss:")) sum += std::stoll(line.substr(4));
+TEST(Checkpoint, RefusesWeightsThatAreNotFinite) {
+  const auto said = [](const std::vector<RawTensor>& stored, at::IntArrayRef shape, at::ScalarType dtype) {
+    return complaint([&] { take_one(stored, shape, dtype); });
+  };
+  std::vector<float> values(70000, 1);
+  values[66000] = NAN;
+  values[69999] = -INFINITY;
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    EXPECT_TRUE(says(said({{"x.weight", "F32", {70000}, raw_bytes(values)}}, {70000}, dtype),
+                     "x.weight: wanted finite values but element 66000 is nan"));
   }
-  return sum;
+  values[66000] = 1;
+  EXPECT_TRUE(says(said({{"x.weight", "F32", {70000}, raw_bytes(values)}}, {70000}, at::kFloat),
+                   "element 69999 is -inf in float32 in /"));
+  EXPECT_TRUE(says(said({{"x", "BF16", {3}, raw_bytes<uint16_t>({0, 0x7f80, 0xffff})}}, {3}, at::kBFloat16),
+                   "x: wanted finite values but element 1 is inf in bfloat16"));
+  EXPECT_TRUE(says(said({{"x", "F16", {1}, raw_bytes<uint16_t>({0x7c00})}}, {1}, at::kFloat), "element 0 is inf"));
+  // Finite where they are stored, too large for what they become.
+  EXPECT_TRUE(says(said({{"x", "F64", {1}, raw_bytes<double>({1e300})}}, {1}, at::kFloat), "element 0 is inf"));
+  EXPECT_TRUE(says(said({{"x", "F32", {1}, raw_bytes<float>({3.4e38f})}}, {1}, at::kBFloat16), "element 0 is inf"));
+  const RawTensor eights{"x.weight", "F8_E4M3", {1, 64}, std::string(64, '\x50')};  // 8
+  EXPECT_TRUE(says(said({eights, {"x.scale", "F8_E8M0", {1, 2}, "\x7f\xfe"}}, {1, 64}, at::kFloat),
+                   "element 32 is inf"));  // 8 * 2^127
+  std::string codes(64, '\x50');
+  codes[63] = '\xff';
+  EXPECT_TRUE(says(said({{"x.weight", "F8_E4M3", {1, 64}, codes}, {"x.scale", "F8_E8M0", {1, 2}, "\x7f\x7f"}}, {1, 64},
+                        at::kBFloat16),
+                   "element 63 is nan"));
+  EXPECT_TRUE(says(said({{"x.weight", "I8", {1, 16}, std::string(16, '\x77')}, {"x.scale", "F8_E8M0", {1, 1}, "\xfe"}},
+                        {1, 32}, at::kFloat),
+                   "element 0 is inf"));  // 6 * 2^127
+  EXPECT_EQ(said({{"x.weight", "I8", {1, 16}, std::string(16, '\x22')}, {"x.scale", "F8_E8M0", {1, 1}, "\xfe"}},
+                 {1, 32}, at::kFloat),
+            "");  // 1 * 2^127
 }
 
-TEST(Checkpoint, GivesTheFilesPagesBack) {
+// An unknown dtype stops a load where the tensor is wanted, not where it is passed over.
+TEST(Checkpoint, PassesOverTensorsOfUnknownDtypes) {
   const TemporaryFolder folder;
-  const int64_t rows = 20 * 1024;
-  folder.write("model.safetensors",
-               safetensors_bytes({{"x", "BF16", {rows, 1024}, std::string(rows * 2048, 'a')}}));  // 40 MiB
+  const std::string one = raw_bytes<float>({1});
+  folder.write("model.safetensors", safetensors_bytes({{"mtp.0.head.weight", "F4_NEW", {3, 7}, "odd"},
+                                                       {"vision.patch", "C64", {1}, "complex!"},
+                                                       {"a", "F32", {1}, one},
+                                                       {"b", "F6_E3M2", {4}, "xyz"}}));
+  Checkpoint checkpoint(folder.path());
+  checkpoint.take("a", {1}, at::kFloat);
+  checkpoint.skip("b");
+  checkpoint.finish();
+  EXPECT_EQ(checkpoint.notice(), "passed over 1 drafter tensors, 1 vision tensors");
+  Checkpoint again(folder.path());
+  again.take("b", {4}, at::kFloat);
+  EXPECT_TRUE(
+      says(finish_complaint(again), "b: wanted F32, BF16, F16, F64, F8_E4M3 or packed FP4 in I8 but got F6_E3M2"));
+}
+
+std::string runtime_error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Checkpoint, SaysWhenAFileChangesWhileItLoads) {
+  const TemporaryFolder folder;
+  const std::string file = safetensors_bytes({{"x", "BF16", {4, 1024}, std::string(8192, 'a')}, {"y", "U8", {1}, "a"}});
+  folder.write("model.safetensors", file);
   {
     Checkpoint checkpoint(folder.path());
-    const at::Tensor x = checkpoint.take("x", {rows, 1024}, at::kBFloat16);
-    checkpoint.finish();
-    EXPECT_LT(resident_kb(folder.path()), 1024);
-    EXPECT_EQ(x[rows - 1][1023].item().toFloat(), x[0][0].item().toFloat());
+    std::filesystem::resize_file(folder / "model.safetensors", file.size() - 4096);
+    const std::string said = runtime_error_of([&] { checkpoint.take("x", {4, 1024}, at::kBFloat16); });
+    EXPECT_TRUE(says(said, folder / "model.safetensors"));
+    EXPECT_TRUE(says(said, "it was cut short while it was read"));
   }
+  folder.write("model.safetensors", file);
+  Checkpoint checkpoint(folder.path());
+  checkpoint.take("x", {4, 1024}, at::kBFloat16);
+  checkpoint.skip("y");
+  std::filesystem::resize_file(folder / "model.safetensors", file.size() + 1);
+  EXPECT_TRUE(
+      says(runtime_error_of([&] { checkpoint.finish(); }), "model.safetensors] was written to while it was read"));
+}
+
+TEST(Checkpoint, SaysWhatStandsInThePlaceOfAFile) {
+  struct Case {
+    std::function<void(const std::string& path)> make;
+    std::string said;
+  };
+  for (const auto& [make, said] : std::vector<Case>{
+           {[](auto& path) { std::filesystem::create_directory(path); }, "wanted a regular file but got a folder"},
+           {[](auto& path) { ::mkfifo(path.c_str(), 0600); }, "wanted a regular file but got a pipe"},
+           {[](auto& path) { std::filesystem::create_symlink("/dev/zero", path); }, "but got a device"},
+           {[](auto& path) { std::filesystem::create_symlink(path, path); },
+            "but got: a link that leads back to itself"},
+           {[](auto& path) { std::filesystem::create_symlink("../blobs/1a2b", path); },
+            "but got: a link to nothing (../blobs/1a2b); is the download complete?"},
+           {[](auto& path) {
+              std::ofstream(path) << "version https://git-lfs.github.com/spec/v1\noid sha256:1a\nsize 9\n";
+            },
+            "got a Git LFS pointer to it; run `git lfs pull`"},
+       }) {
+    for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
+      const TemporaryFolder folder;
+      make(folder / name);
+      const std::string got = complaint([&] { Checkpoint checkpoint(folder.path()); });
+      EXPECT_TRUE(says(got, "[" + folder / name + "] "));
+      EXPECT_TRUE(says(got, said));
+    }
+  }
+  const TemporaryFolder folder;
+  folder.write("model.safetensors.index.json", "{\"weight_map\": {\"a\": \"" + std::string(300, 'n') + "\"}}");
+  EXPECT_TRUE(says(complaint([&] { Checkpoint checkpoint(folder.path()); }),
+                   "nnn] wanted a regular file but got: File name too long"));
+}
+
+TEST(Checkpoint, KeepsNoMappingOfItsFiles) {
+  const TemporaryFolder folder;
+  folder.write("model.safetensors", safetensors_bytes({{"x", "BF16", {64, 1024}, std::string(64 * 2048, 'a')}}));
+  Checkpoint checkpoint(folder.path());
+  const at::Tensor x = checkpoint.take("x", {64, 1024}, at::kBFloat16);
+  checkpoint.finish();
   EXPECT_EQ(read_text("/proc/self/maps").find(folder.path()), std::string::npos);
 }
 

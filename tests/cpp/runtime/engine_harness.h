@@ -121,7 +121,7 @@ class Golden {
  private:
   template <typename T>
   std::vector<T> read(const std::string& name) const {
-    const auto bytes = file_.tensors().at(name).data;
+    const auto bytes = file_.tensors().at(name).read();
     std::vector<T> values(bytes.size() / sizeof(T));
     std::memcpy(values.data(), bytes.data(), bytes.size());
     return values;

@@ -1,7 +1,7 @@
 // What users see of the replay: who is trimmed, what is counted, what the caches hold.
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <span>
 
 #include "checkpoint/checkpoint.h"
 #include "engine_cases.h"
@@ -73,7 +73,7 @@ TEST(EngineReplayTest, HiddenStatesOfEveryRow) {
 
   const SafetensorsFile file(data_path(kCheckpoint) + "/model.safetensors");
   std::vector<float> head(288 * 64);
-  std::memcpy(head.data(), file.tensors().at("head.weight").data.data(), head.size() * sizeof(float));
+  file.tensors().at("head.weight").read(0, std::as_writable_bytes(std::span(head)));
   for (size_t i = 0; i < 4; ++i) {
     const float* row = hidden.data() + (20 + static_cast<int64_t>(i)) * size;
     double total = 0;
