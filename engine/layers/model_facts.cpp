@@ -37,6 +37,7 @@ ModelFacts make_model_facts(const ModelConfig& config) {
       .hidden_size = config.hidden_size,
       .max_position_embeddings = config.max_position_embeddings,
       .eos_token_ids = config.eos_token_ids,
+      .notices = config.notices,
       .layers = std::vector(static_cast<size_t>(config.num_hidden_layers), LayerFacts{.window = config.sliding_window}),
       .num_encoder_layers = config.num_encoder_layers(),
       .state_name = "partial"};

@@ -1,15 +1,16 @@
 #include "models/config_reader.h"
 
+#include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 namespace reprise {
 namespace {
 
-constexpr int64_t kIntegerEnd = int64_t{1} << 31;
-
-bool is_small_integer(const nlohmann::json& value) {
-  if (value.is_number_unsigned()) return value.get<uint64_t>() < static_cast<uint64_t>(kIntegerEnd);
-  return value.is_number_integer() && value.get<int64_t>() > -kIntegerEnd;
+bool is_integer_within(const nlohmann::json& value, int64_t least, int64_t most) {
+  if (!value.is_number_integer()) return false;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(most)) return false;
+  return value.get<int64_t>() >= least && value.get<int64_t>() <= most;
 }
 
 }  // namespace
@@ -21,6 +22,12 @@ void ConfigProblems::throw_if_any(const std::string& origin) const {
   throw std::invalid_argument(message);
 }
 
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "" : ", ") + printable(name);
+  return text;
+}
+
 const nlohmann::json* ConfigReader::find(const std::string& field) const {
   const auto found = object_.find(field);
   return found == object_.end() || found->is_null() ? nullptr : &*found;
@@ -28,20 +35,21 @@ const nlohmann::json* ConfigReader::find(const std::string& field) const {
 
 const nlohmann::json* ConfigReader::require(const std::string& field) const {
   const auto* value = find(field);
-  if (value == nullptr) problems_.add(field, "missing");
+  if (value == nullptr) problems_.add(path_ + field, "missing");
   return value;
 }
 
 bool ConfigReader::has(const std::string& field) const { return find(field) != nullptr; }
 
-int64_t ConfigReader::integer(const std::string& field, int64_t least) const {
+int64_t ConfigReader::integer(const std::string& field, int64_t least, int64_t most) const {
   const auto* value = require(field);
   if (value == nullptr) return 0;
-  if (!is_small_integer(*value) || value->get<int64_t>() < least) {
-    problems_.add(field, "wanted an integer of at least ", least, " but got ", value->dump());
-    return 0;
-  }
-  return value->get<int64_t>();
+  if (is_integer_within(*value, least, most)) return value->get<int64_t>();
+  // The larger end is of interest only to a number beyond it.
+  const bool beyond = value->is_number() && value->get<double>() > static_cast<double>(most);
+  problems_.add(path_ + field, "wanted an integer of ", beyond ? "at most " : "at least ", beyond ? most : least,
+                " but got ", value->dump());
+  return 0;
 }
 
 int64_t ConfigReader::integer_or(const std::string& field, int64_t fallback, int64_t least) const {
@@ -52,10 +60,16 @@ double ConfigReader::positive_number(const std::string& field) const {
   const auto* value = require(field);
   if (value == nullptr) return 0;
   if (!value->is_number() || !(value->get<double>() > 0)) {
-    problems_.add(field, "wanted a number above 0 but got ", value->dump());
+    problems_.add(path_ + field, "wanted a number above 0 but got ", value->dump());
     return 0;
   }
-  return value->get<double>();
+  constexpr double kLeast = std::numeric_limits<float>::min();
+  constexpr double kMost = std::numeric_limits<float>::max();
+  const double number = value->get<double>();
+  if (number >= kLeast && number <= kMost) return number;
+  problems_.add(path_ + field, "wanted a number that float32 holds, from ", kLeast, " to ", kMost, ", but got ",
+                value->dump());
+  return 0;
 }
 
 double ConfigReader::number_or(const std::string& field, double fallback) const {
@@ -65,15 +79,21 @@ double ConfigReader::number_or(const std::string& field, double fallback) const 
 std::vector<int64_t> ConfigReader::integers(const std::string& field) const {
   const auto* value = require(field);
   if (value == nullptr) return {};
-  std::vector<int64_t> result;
-  bool good = value->is_array();
-  for (size_t i = 0; good && i < value->size(); ++i) {
-    good = is_small_integer((*value)[i]);
-    if (good) result.push_back((*value)[i].get<int64_t>());
+  const auto is_integer = [](const nlohmann::json& item) { return item.is_number_integer(); };
+  if (!value->is_array() || !std::all_of(value->begin(), value->end(), is_integer)) {
+    problems_.add(path_ + field, "wanted a list of integers but got ", value->dump());
+    return {};
   }
-  if (good) return result;
-  problems_.add(field, "wanted a list of integers but got ", value->dump());
-  return {};
+  std::vector<int64_t> result;
+  for (const auto& item : *value) {
+    if (!is_integer_within(item, -kLargestInteger, kLargestInteger)) {
+      problems_.add(path_ + field, "wanted integers from ", -kLargestInteger, " to ", kLargestInteger, " but got ",
+                    item.dump());
+      return {};
+    }
+    result.push_back(item.get<int64_t>());
+  }
+  return result;
 }
 
 std::vector<int64_t> ConfigReader::integers_or_empty(const std::string& field) const {
@@ -90,15 +110,8 @@ std::optional<std::string> ConfigReader::text(const std::string& field) const {
   const auto* value = find(field);
   if (value == nullptr) return std::nullopt;
   if (value->is_string()) return value->get<std::string>();
-  problems_.add(field, "wanted a string but got ", value->dump());
+  problems_.add(path_ + field, "wanted a string but got ", value->dump());
   return std::nullopt;
-}
-
-void ConfigReader::only(const std::string& field, const nlohmann::json& supported) const {
-  const auto* value = find(field);
-  if (value != nullptr && *value != supported) {
-    problems_.add(field, "wanted ", supported.dump(), " (the only one supported) but got ", value->dump());
-  }
 }
 
 }  // namespace reprise

@@ -3,11 +3,14 @@
 #include <algorithm>
 
 #include "backends/stream_mix.h"
+#include "inputs/engram_hash.h"
 
 namespace reprise {
 namespace {
 
-constexpr int64_t kMaxSelection = 65536;    // entries of a row; every row of a step has a place for them
+constexpr int64_t kMaxRatio = 65536;      // tokens of a group, and of the largest page
+constexpr int64_t kMaxSelection = 65536;  // entries of a row; every row of a step has a place for them
+constexpr int64_t kMaxEngramLayers = 64;
 constexpr int64_t kMaxEngramTables = 1024;  // the prime of each is searched when the model loads
 
 bool contains(const std::vector<int64_t>& ids, int64_t id) {
@@ -47,6 +50,7 @@ void check_layer_roles(const ModelConfig& config, ConfigProblems& problems) {
   const auto& ratios = config.compress_ratios;
   for (const int64_t ratio : ratios) {
     if (ratio < 0) problems.add("compress_ratios", "wanted ratios of at least 0 but got ", ratio);
+    check_at_most("compress_ratios", ratio, kMaxRatio, problems);
   }
   const bool good_kv = check_layer_ids("kv_source_layer_ids", config.kv_source_layer_ids, layers, problems);
   const bool good_index = check_layer_ids("index_source_layer_ids", config.index_source_layer_ids, layers, problems);
@@ -108,12 +112,31 @@ void check_attention(const ModelConfig& config, ConfigProblems& problems) {
     problems.add("candidate_source_layer_id", "wanted one of index_source_layer_ids, or -1 for none, but got ",
                  config.candidate_source_layer_id);
   }
-  if (config.yarn_beta_fast > 0 && config.yarn_beta_fast <= config.yarn_beta_slow) {
-    problems.add("rope_parameters.beta_fast", "wanted more than beta_slow = ", config.yarn_beta_slow, " but got ",
-                 config.yarn_beta_fast);
+}
+
+// The rows of every Engram table, where the config says them, follow from the other fields.
+void check_engram_tables(const ModelConfig& config, ConfigProblems& problems) {
+  const auto& rows = config.engram_num_embeddings;
+  if (rows.empty() || config.engram_vocab_size == 0 || config.engram_compressed_vocab_size == 0 ||
+      config.engram_max_ngram_size == 0 || config.engram_n_heads == 0) {
+    return;
   }
-  if (config.yarn_factor > 0 && config.yarn_factor < 1) {
-    problems.add("rope_parameters.factor", "wanted at least 1 but got ", config.yarn_factor);
+  std::vector<int64_t> wanted;
+  const EngramFacts tables = {.layer_ids = config.engram_layer_ids,
+                              .max_ngram_size = config.engram_max_ngram_size,
+                              .num_heads = config.engram_n_heads,
+                              .vocab_size = config.engram_vocab_size,
+                              .compressed_vocab_size = config.engram_compressed_vocab_size};
+  for (const auto& hash : make_engram_hashes(tables, 0)) wanted.push_back(hash.num_rows());
+  const auto text = [](const std::vector<int64_t>& values) {
+    std::string list;
+    for (const int64_t value : values) list += (list.empty() ? "" : ", ") + std::to_string(value);
+    return list;
+  };
+  if (rows != wanted) {
+    problems.add("engram_num_embeddings", "wanted ", text(wanted),
+                 " (as engram_layer_ids, engram_vocab_size, engram_n_heads and engram_max_ngram_size make it) but got ",
+                 text(rows));
   }
 }
 
@@ -128,12 +151,15 @@ void check_tokens(const ModelConfig& config, ConfigProblems& problems) {
   if (!problems.has("num_hidden_layers")) {
     check_layer_ids("engram_layer_ids", config.engram_layer_ids, config.num_hidden_layers, problems);
   }
+  check_at_most("engram_layer_ids", static_cast<int64_t>(config.engram_layer_ids.size()), kMaxEngramLayers, problems);
   // Every layer has a table for each n-gram size from 2 and each head; neither factor reaches 2^31.
   const int64_t tables = (config.engram_max_ngram_size - 1) * config.engram_n_heads;
   if (const auto layers = static_cast<int64_t>(config.engram_layer_ids.size()); tables > kMaxEngramTables / layers) {
     problems.add("engram_n_heads", "wanted at most ", kMaxEngramTables, " Engram tables but got ", layers,
                  " layers (engram_layer_ids) of ", tables, " (engram_n_heads * (engram_max_ngram_size - 1))");
   }
+  if (problems.has("engram_layer_ids") || problems.has("engram_n_heads")) return;
+  check_engram_tables(config, problems);
   if (config.engram_compressed_vocab_size > config.vocab_size) {
     problems.add("engram_compressed_vocab_size", "wanted at most vocab_size = ", config.vocab_size, " but got ",
                  config.engram_compressed_vocab_size);

@@ -15,7 +15,9 @@ std::unique_ptr<Model> load_model(const std::string& checkpoint_dir, const Decod
   TensorCache staging;
   const TensorSourceScope scope(staging);
   Checkpoint checkpoint(checkpoint_dir, engine.on_load_progress);
-  notice = checkpoint.notice();
+  for (const auto& said : decoder.facts().notices) notice += said + "; ";
+  notice += checkpoint.notice();
+  if (notice.ends_with("; ")) notice.resize(notice.size() - 2);
   auto model = decoder.make({.dtype = dtype,
                              .cache_rounding = engine.kv_cache_dtype == CacheDtype::kAuto,
                              // A graph runs all rows of its bucket.

@@ -74,7 +74,9 @@ struct ModelConfig {
   int64_t engram_vocab_size = 0;
   int64_t engram_compressed_vocab_size = 0;
   int64_t engram_pad_token_id = 0;
-  std::vector<int64_t> eos_token_ids;
+  std::vector<int64_t> engram_num_embeddings;  // rows of each layer's table; empty = not said
+  std::vector<int64_t> eos_token_ids;          // of config.json and generation_config.json
+  std::vector<std::string> notices;            // what the files say that is passed over, for the front end to show
 
   // Layers up to and including the last KV source; 0 when there is none.
   int64_t num_encoder_layers() const { return kv_source_layer_ids.empty() ? 0 : kv_source_layer_ids.back() + 1; }
@@ -84,8 +86,9 @@ struct ModelConfig {
   int64_t index_source_of(int64_t layer) const;
 };
 
-// Reads and checks CHECKPOINT/config.json. Throws std::invalid_argument naming every field that is missing or
-// inconsistent.
+// Reads and checks CHECKPOINT/config.json, and the ids that end a text from generation_config.json where there is one.
+// Throws std::invalid_argument naming every field that is missing, inconsistent or asks for what the engine does not
+// do.
 ModelConfig load_model_config(const std::string& checkpoint_dir);
 
 struct EngineConfig {

@@ -75,6 +75,7 @@ struct ModelFacts {
   int64_t hidden_size = 0;
   int64_t max_position_embeddings = 0;
   std::vector<int64_t> eos_token_ids;
+  std::vector<std::string> notices;  // what the checkpoint's files say that is passed over, for the front end to show
   std::vector<LayerFacts> layers;
   int64_t num_encoder_layers = 0;  // layers up to and including the last that caches what later layers read; 0 = none
   std::string replay_obstacle;     // why the layers after them must run on every row; empty where they need not

@@ -153,8 +153,8 @@ TEST_P(GraphEngineTest, PaddingReachesNothingAlsoAsNaN) {
   const SafetensorsFile file(source + "/model.safetensors");
   std::string bytes = read_text(source + "/model.safetensors");
   const StoredTensor& embed = file.tensors().at("embed.weight");
-  // The largest float32: the first sum of two makes it infinite, and the first norm after that NaN.
-  std::vector<float> row(embed.bytes / static_cast<size_t>(embed.shape[0]) / sizeof(float), 3.4e38f);
+  // Nearly the largest bfloat16: the first sum of two makes it infinite, and the first norm after that NaN.
+  std::vector<float> row(embed.bytes / static_cast<size_t>(embed.shape[0]) / sizeof(float), 3.38e38f);
   ASSERT_EQ(embed.dtype, StoredDtype::kF32);
   std::memcpy(bytes.data() + embed.offset, row.data(), row.size() * sizeof(float));
   folder.write("model.safetensors", bytes);
