@@ -1,5 +1,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -139,7 +140,9 @@ void bind_config(nb::module_& m) {
       .def_ro("engram_vocab_size", &ModelConfig::engram_vocab_size)
       .def_ro("engram_compressed_vocab_size", &ModelConfig::engram_compressed_vocab_size)
       .def_ro("engram_pad_token_id", &ModelConfig::engram_pad_token_id)
+      .def_ro("engram_num_embeddings", &ModelConfig::engram_num_embeddings)
       .def_ro("eos_token_ids", &ModelConfig::eos_token_ids)
+      .def_ro("notices", &ModelConfig::notices)
       .def("num_encoder_layers", &ModelConfig::num_encoder_layers,
            "Layers up to and including the last KV source; 0 when there is none.")
       .def("kv_source_of", &ModelConfig::kv_source_of, "layer"_a,
@@ -156,7 +159,9 @@ void bind_config(nb::module_& m) {
       .def_ro("num_encoder_layers", &ModelFacts::num_encoder_layers,
               "layers up to and including the last that caches what later layers read");
   m.def(
-      "load_model_config", &load_model_config, "checkpoint_dir"_a,
+      "load_model_config",
+      [](const std::filesystem::path& checkpoint_dir) { return load_model_config(checkpoint_dir.native()); },
+      "checkpoint_dir"_a,
       "Reads and checks CHECKPOINT/config.json. Raises ValueError naming every field that is missing or inconsistent.");
 
   m.def(
@@ -320,8 +325,13 @@ void bind_engine(nb::module_& m) {
   nb::class_<Engine>(m, "Engine",
                      "A checkpoint, its caches and its scheduler. step() runs on one thread at a time; "
                      "submit, abort and stats may be called from any thread at any time.")
-      .def_static("load", &Engine::load, "checkpoint_dir"_a, nb::arg("config").sig("EngineConfig()") = EngineConfig{},
-                  release_gil(), "Loads a Hugging Face folder. Raises ValueError that says what is wrong with it.")
+      .def_static(
+          "load",
+          [](const std::filesystem::path& checkpoint_dir, EngineConfig config) {
+            return Engine::load(checkpoint_dir.native(), std::move(config));
+          },
+          "checkpoint_dir"_a, nb::arg("config").sig("EngineConfig()") = EngineConfig{}, release_gil(),
+          "Loads a Hugging Face folder. Raises ValueError that says what is wrong with it.")
       .def("submit", &Engine::submit, "request"_a, release_gil(),
            "Queues a request and returns its id. Raises ValueError for one that cannot be served; nothing else is "
            "affected.")

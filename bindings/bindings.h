@@ -4,6 +4,7 @@
 
 namespace reprise {
 
+void bind_checkpoint(nanobind::module_& m);
 void bind_context(nanobind::module_& m);
 void bind_replay(nanobind::module_& m);
 void bind_engine(nanobind::module_& m);

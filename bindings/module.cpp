@@ -7,6 +7,7 @@ NB_MODULE(_reprise, m) {
   // Loads libtorch, and the Python tensor class that the caster needs.
   nanobind::module_::import_("torch");
   reprise::register_torch_errors();
+  reprise::bind_checkpoint(m);
   reprise::bind_context(m);
   reprise::bind_replay(m);
   reprise::bind_engine(m);

@@ -58,6 +58,25 @@ int64_t left_in_groups(const fs::path& mount, const std::string& group, const Gr
   }
 }
 
+// The soft limit of the process that stands behind `name` in proc/self/limits; "unlimited" is none.
+std::optional<int64_t> read_limit(const fs::path& path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(name)) continue;
+    std::istringstream rest(line.substr(name.size()));
+    int64_t value = 0;
+    return rest >> value ? std::optional(value) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// What the process has of what each of its limits counts.
+struct ProcessLimit {
+  const char* limit;
+  const char* usage;  // in proc/self/status
+};
+constexpr ProcessLimit kProcessLimits[] = {{"Max address space", "VmSize:"}, {"Max data size", "VmData:"}};
+
 }  // namespace
 
 int64_t free_memory(const std::string& proc, const std::string& cgroup) {
@@ -77,6 +96,12 @@ int64_t free_memory(const std::string& proc, const std::string& cgroup) {
     if (controllers.find(",memory,") != std::string::npos) {
       free = left_in_groups(fs::path(cgroup) / "memory", group, kFilesV1, free);
     }
+  }
+  const fs::path self = fs::path(proc) / "self";
+  for (const auto& [name, usage] : kProcessLimits) {
+    const auto limit = read_limit(self / "limits", name);
+    const auto used_kib = read_field(self / "status", usage);
+    if (limit && used_kib) free = std::min(free, std::max<int64_t>(*limit - *used_kib * 1024, 0));
   }
   return free;
 }

@@ -86,6 +86,14 @@ CacheSizes choose_cache_sizes(const ModelFacts& model, const EngineConfig& engin
     if (model.groups[group].window == 0)
       sizes.max_model_len = std::min(sizes.max_model_len, (sizes.num_pages[group] - 1) * page);
   }
+  if (engine.kv_cache_memory > 0) {
+    int64_t bytes = state;
+    for (size_t group = 0; group < model.groups.size(); ++group) bytes += sizes.num_pages[group] * page_bytes[group];
+    const int64_t free = free_memory();
+    REPRISE_REQUIRE(bytes <= free, "[kv_cache_memory] wanted caches within the ", free,
+                    " bytes that are free or that this process may still take but got ", bytes,
+                    " bytes; give them less, or lower max_num_seqs or max_model_len");
+  }
   return sizes;
 }
 

@@ -12,6 +12,9 @@ from typing import Any
 
 from tokenizers import Regex, Tokenizer, normalizers
 
+from reprise import _reprise
+from reprise.tokenizer_files import TOKENIZER_FILE, has_tokenizer, load_tokenizer, read_json, shown
+
 VOCABULARY_FILE = "engram_vocabulary.json"
 
 # A private-use character that stands for a lone space while the ends are trimmed.
@@ -57,7 +60,7 @@ def checkpoint_vocabulary(checkpoint: str | os.PathLike[str]) -> list[int] | Non
 
     Raises ValueError when a file is missing or the map's size is not the one that the model was trained with.
     """
-    folder = Path(checkpoint)
+    folder = Path(os.fsdecode(checkpoint))
     config = _read_config(folder)
     if not config.get("engram_layer_ids"):
         return None
@@ -65,20 +68,22 @@ def checkpoint_vocabulary(checkpoint: str | os.PathLike[str]) -> list[int] | Non
     for field in ("vocab_size", "engram_compressed_vocab_size"):
         if not isinstance(config.get(field), int):
             raise ValueError(
-                f"[engram] wanted an integer {field} in {folder / 'config.json'} but got {config.get(field)}"
+                f"[engram] wanted an integer {field} in {shown(folder / 'config.json')} but got {config.get(field)}"
             )
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise ValueError(f"[engram] wanted {path}, from which an Engram model's vocabulary is made, but there is none")
+    path = folder / TOKENIZER_FILE
+    if not has_tokenizer(folder):
+        raise ValueError(
+            f"[engram] wanted {shown(path)}, from which an Engram model's vocabulary is made, but there is none"
+        )
     try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises bare Exception for a file it cannot read
-        raise ValueError(f"[engram] wanted a tokenizer in {path} but could not read it: {error}") from error
+        tokenizer, _ = load_tokenizer(folder)
+    except ValueError as error:
+        raise ValueError(f"[engram] {error}") from error
     vocabulary = compressed_vocabulary(tokenizer, config["vocab_size"])
     got = max(vocabulary, default=-1) + 1
     if got != wanted:
         raise ValueError(
-            f"[engram] wanted engram_compressed_vocab_size {wanted} but {path} gives {got}; "
+            f"[engram] wanted engram_compressed_vocab_size {wanted} but {shown(path)} gives {got}; "
             "is it this checkpoint's tokenizer?"
         )
     return vocabulary
@@ -92,7 +97,7 @@ def prepare_checkpoint(checkpoint: str | os.PathLike[str]) -> Path | None:
     vocabulary = checkpoint_vocabulary(checkpoint)
     if vocabulary is None:
         return None
-    path = Path(checkpoint) / VOCABULARY_FILE
+    path = Path(os.fsdecode(checkpoint)) / VOCABULARY_FILE
     content = {
         "vocab_size": len(vocabulary),
         "compressed_vocab_size": max(vocabulary) + 1,
@@ -109,13 +114,11 @@ def prepare_checkpoint(checkpoint: str | os.PathLike[str]) -> Path | None:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
+    if not _reprise.stands_at(path):
+        raise ValueError(f"[engram] wanted a checkpoint folder but {shown(path)} does not exist")
     try:
-        config = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise ValueError(f"[engram] wanted a checkpoint folder but {path} does not exist") from None
+        config = read_json(path)
     except ValueError as error:
-        raise ValueError(f"[engram] wanted JSON in {path} but got: {error}") from error
-    if not isinstance(config, dict):
-        raise ValueError(f"[engram] wanted a JSON object in {path} but got {type(config).__name__}")
+        raise ValueError(f"[engram] {error}") from error
     text_config = config.get("text_config")
     return config if text_config is None else text_config  # null counts as absent, as in C++

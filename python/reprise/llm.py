@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import operator
+import os
 import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,10 +16,12 @@ from typing import Any
 
 from reprise import _reprise
 from reprise.engram import VOCABULARY_FILE, checkpoint_vocabulary, compressed_vocabulary
+from reprise.generation_config import default_sampling_params
 from reprise.outputs import OutputBuilder, RequestOutput
 from reprise.progress import generate_progress, load_progress
 from reprise.sampling_params import SamplingParams, replay_mode
 from reprise.tokenizer import Tokenizer
+from reprise.tokenizer_files import has_tokenizer
 
 logger = logging.getLogger("reprise")
 
@@ -120,23 +124,26 @@ class LLM:
                 **engine_options,
             }
         )
-        model = str(model)
+        model = os.fsdecode(model)
         model_config = _reprise.load_model_config(model)
         self._tokenizer = None
-        if tokenizer is not None or (not skip_tokenizer_init and (Path(model) / "tokenizer.json").is_file()):
+        if tokenizer is not None or (not skip_tokenizer_init and has_tokenizer(model)):
             self._tokenizer = Tokenizer(model if tokenizer is None else tokenizer)
-        if model_config.engram_layer_ids and not (Path(model) / VOCABULARY_FILE).is_file():
+        if model_config.engram_layer_ids and not _reprise.stands_at(Path(model) / VOCABULARY_FILE):
             # Of the tokenizer that was given, else of the checkpoint's own, also where text is not wanted.
             config.engram_vocabulary = (
                 checkpoint_vocabulary(model)
                 if tokenizer is None
                 else compressed_vocabulary(self._tokenizer.backend, model_config.vocab_size)
             )
+        self._default_sampling_params, default_notice = default_sampling_params(model, self._tokenizer is not None)
         with load_progress(use_tqdm) as on_load_progress:
             config.on_load_progress = on_load_progress
             self.engine = _reprise.Engine.load(model, config)
         stats = self.engine.stats()
-        for notice in (stats.load_notice, stats.replay_reason and f"replay is off: {stats.replay_reason}"):
+        tokenizer_notices = self._tokenizer.notices if self._tokenizer is not None else []
+        replay_notice = stats.replay_reason and f"replay is off: {stats.replay_reason}"
+        for notice in (stats.load_notice, *tokenizer_notices, default_notice, replay_notice):
             if notice:
                 logger.warning("%s: %s", model, notice)
         self.model = model
@@ -171,6 +178,10 @@ class LLM:
         if self._tokenizer is None:
             raise ValueError(f"wanted a tokenizer but {self.model} was loaded without one: pass tokenizer=")
         return self._tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What generate() takes where it is given none: as generation_config.json says, else SamplingParams()."""
+        return dataclasses.replace(self._default_sampling_params)
 
     def stats(self) -> _reprise.EngineStats:
         return self.engine.stats()
@@ -236,7 +247,7 @@ class LLM:
 
     def _params_for(self, params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
         if params is None:
-            params = SamplingParams()
+            params = self.get_default_sampling_params()
         if isinstance(params, SamplingParams):
             params = [params] * count
         if len(params) != count:

@@ -2,37 +2,87 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
 
-import tokenizers
+from reprise.tokenizer_files import file_of, load_tokenizer, named_errors, shown
 
 REPLACEMENT = "\ufffd"  # what a decoder writes for bytes that are no character (yet)
 
 
 class Tokenizer:
-    """A Hugging Face tokenizer.json."""
+    """A Hugging Face tokenizer.json, with what tokenizer_config.json beside it says.
 
-    def __init__(self, path: str | Path) -> None:
-        path = Path(path)
-        file = path / "tokenizer.json" if path.is_dir() else path
-        if not file.is_file():
-            raise ValueError(f"wanted a tokenizer.json but found none at {file}")
-        try:
-            self.backend = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # tokenizers raises plain Exception
-            raise ValueError(f"wanted a tokenizer that can be read but got {error} from {file}") from error
+    `backend` is the tokenizers library's own; `chat_template` is the Jinja text, or a dict of them by name, as it
+    stands in the files; `bos_token_id` and `eos_token_id` are None where the files name none; `notices` says what the
+    files ask for that is not done.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = shown(file_of(path))
+        self.backend, settings = load_tokenizer(path)
+        self.chat_template = settings.chat_template
+        self.notices = settings.notices
         self._tokens: dict[int, str] = {}
         self._special = {i for i, token in self.backend.get_added_tokens_decoder().items() if token.special}
+        self._choose_ends(settings.bos_token, settings.eos_token, settings.add_bos, settings.add_eos)
 
     def __len__(self) -> int:
         return self.backend.get_vocab_size()
 
     def encode(self, text: str) -> list[int]:
-        return self.backend.encode(text).ids
+        """The token ids of a text. BOS and EOS, where the files ask for them, stand at its ends once, also where the
+        text (a chat template's) has them already. Raises ValueError for what is no text or holds a lone surrogate.
+        """
+        if not isinstance(text, str):
+            raise ValueError(f"wanted text but got {text!r}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"wanted text that UTF-8 can hold but got a lone surrogate {text[error.start]!a} at {error.start}"
+            ) from None
+        with named_errors(f"wanted a tokenizer that takes any text but {self._file} does not"):
+            ids = self.backend.encode(text, add_special_tokens=self._by_processor).ids
+        bos = [] if self.bos_token_id is None else [self.bos_token_id]
+        eos = [] if self.eos_token_id is None else [self.eos_token_id]
+        if self._by_processor:
+            if self._adds_bos and ids[:2] == bos * 2:
+                ids = ids[1:]
+            if self._adds_eos and ids[-2:] == eos * 2:
+                ids = ids[:-1]
+            return ids
+        if self._adds_bos and ids[:1] != bos:
+            ids = bos + ids
+        if self._adds_eos and ids[-1:] != eos:
+            ids = ids + eos
+        return ids
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return self.backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def _choose_ends(self, bos: str | None, eos: str | None, add_bos: bool | None, add_eos: bool | None) -> None:
+        """Who adds BOS and EOS: tokenizer.json's post-processor, unless tokenizer_config.json differs from it."""
+        with named_errors(f"wanted a tokenizer that takes any text but {self._file} does not"):
+            ends = self.backend.encode("").ids  # what the post-processor adds to any text
+        self.bos_token_id = self.backend.token_to_id(bos) if bos is not None else None
+        self.eos_token_id = self.backend.token_to_id(eos) if eos is not None else None
+        if bos is None and ends and ends[0] in self._special and ends[0] != self.eos_token_id:
+            self.bos_token_id = ends[0]
+        by_processor = (
+            self.bos_token_id is not None and ends[:1] == [self.bos_token_id],
+            self.eos_token_id is not None and ends[-1:] == [self.eos_token_id],
+        )
+        self._adds_bos = by_processor[0] if add_bos is None else add_bos
+        self._adds_eos = by_processor[1] if add_eos is None else add_eos
+        self._by_processor = (self._adds_bos, self._adds_eos) == by_processor
+        for name, adds, token, token_id in (
+            ("bos", self._adds_bos, bos, self.bos_token_id),
+            ("eos", self._adds_eos, eos, self.eos_token_id),
+        ):
+            if adds and token_id is None:
+                got = "names none" if token is None else f"{token!r} is not in the vocabulary"
+                raise ValueError(f"wanted a {name}_token to add (add_{name}_token) but beside {self._file}, {got}")
 
     def is_skipped(self, token_id: int, skip_special_tokens: bool = True) -> bool:
         """Whether decode() leaves the token out, whatever stands beside it."""

@@ -134,7 +134,7 @@ def test_prepare_says_what_is_wrong_and_writes_nothing(checkpoint: Path) -> None
         prepare_checkpoint(checkpoint)
     assert not (checkpoint / "engram_vocabulary.json").exists()
     (checkpoint / "config.json").write_text("{")
-    with pytest.raises(ValueError, match=r"wanted JSON in .*config\.json"):
+    with pytest.raises(ValueError, match=r"config\.json\] wanted JSON but got"):
         prepare_checkpoint(checkpoint)
     (checkpoint / "config.json").unlink()
     with pytest.raises(ValueError, match=r"wanted a checkpoint folder but .*config\.json does not exist"):

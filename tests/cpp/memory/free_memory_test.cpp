@@ -62,6 +62,25 @@ TEST(FreeMemory, KnowsVersion1) {
   EXPECT_EQ(machine.free(), 40 * kMiB);
 }
 
+TEST(FreeMemory, StaysBelowTheLimitsOfTheProcess) {
+  FakeMachine machine("0::/\n");
+  machine.write("proc/self/status", "Name:\tx\nVmSize:\t  204800 kB\nVmData:\t  102400 kB\n");
+  const auto limits = [&](const std::string& data, const std::string& address_space) {
+    machine.write("proc/self/limits",
+                  "Limit                     Soft Limit           Hard Limit           Units     \n"
+                  "Max data size             " +
+                      data +
+                      "            unlimited            bytes     \n"
+                      "Max address space         " +
+                      address_space + "            unlimited            bytes     \n");
+    return machine.free();
+  };
+  EXPECT_EQ(limits("unlimited", "unlimited"), 1000 * kMiB);
+  EXPECT_EQ(limits("unlimited", std::to_string(500 * kMiB)), 300 * kMiB);
+  EXPECT_EQ(limits(std::to_string(250 * kMiB), std::to_string(500 * kMiB)), 150 * kMiB);
+  EXPECT_EQ(limits("unlimited", std::to_string(100 * kMiB)), 0);
+}
+
 TEST(FreeMemory, AsksTheSystemWhereThereIsNoProc) {
   EXPECT_GT(free_memory("/nowhere", "/nowhere"), 0);
   EXPECT_GT(free_memory(), 0);
