@@ -107,6 +107,12 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ValueError(f"[{shown(path)}] wanted JSON but got: {error or type(error).__name__}") from None
     if not isinstance(content, dict):
         raise ValueError(f"[{shown(path)}] wanted a JSON object but got {type(content).__name__}")
+    try:
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:  # half a pair of \\u escapes
+        raise ValueError(
+            f"[{shown(path)}] wanted text but got a lone surrogate {error.object[error.start]!a}"
+        ) from None
     return content
 
 

@@ -6,6 +6,7 @@ Prints the number of each mutation before it is tried, and at the end a JSON obj
 from __future__ import annotations
 
 import collections
+import copy
 import json
 import random
 import resource
@@ -51,7 +52,7 @@ def some_value(draw: random.Random, depth: int = 0) -> Any:
     if kind == 1:
         return draw.choice(NUMBERS)
     if kind == 2:
-        return draw.choice(OTHERS)
+        return copy.deepcopy(draw.choice(OTHERS))  # what is changed later stays what it is for others
     if kind == 3:
         return [draw.choice(INTEGERS) for _ in range(draw.randrange(12))]
     return {

@@ -181,6 +181,7 @@ def test_special_tokens_in_a_text_may_be_split(folder: Path) -> None:
         ({"added_tokens_decoder": {"5": {"content": None}}}, "wanted|^$"),
         ({"additional_special_tokens": 5}, "wanted additional_special_tokens to be a list of tokens but got 5"),
         ({"chat_template": 5}, "wanted chat_template to be text but got 5"),
+        ({"bos_token": "\ud800"}, r"wanted text but got a lone surrogate '\\ud800'"),
     ],
 )
 def test_a_bad_field_is_named(folder: Path, fields: dict[str, Any], said: str) -> None:
