@@ -55,10 +55,10 @@ nlohmann::json read_json_file(const std::string& path) {
 
 nlohmann::json read_config_file(const std::string& checkpoint_dir) {
   std::error_code ignored;  // of a link that leads nowhere, a name too long
-  REPRISE_REQUIRE(std::filesystem::is_directory(checkpoint_dir, ignored), "[load] wanted a checkpoint folder but got ",
-                  checkpoint_dir,
-                  std::filesystem::exists(checkpoint_dir, ignored) ? ", which is not a folder"
-                                                                   : ", which does not exist");
+  REPRISE_REQUIRE(
+      std::filesystem::is_directory(checkpoint_dir, ignored), "[load] wanted a checkpoint folder but got ",
+      checkpoint_dir,
+      std::filesystem::exists(checkpoint_dir, ignored) ? ", which is not a folder" : ", which does not exist");
   const std::string path = (std::filesystem::path(checkpoint_dir) / "config.json").string();
   REPRISE_REQUIRE(stands_at(path), "[load] wanted a Hugging Face checkpoint but ", checkpoint_dir,
                   " has no config.json");
