@@ -4,9 +4,6 @@
 
 namespace reprise {
 
-// e[t] = the table rows `rows[t, :]` concatenated: table [n, d], rows int64 [T, m] -> [T, m * d].
-at::Tensor lookup_rows(const at::Tensor& table, const at::Tensor& rows);
-
 // residual[t, s, :] += gate[t, s] value[t, :], in place, with kv [T, S * H + H] float32 or the residual's dtype = keys
 // of each stream, then the value, and gate[t, s] = sigmoid(sign(d) sqrt(max(|d|, 1e-6))), d = sum_h(X q_weight k_weight
 // key) rsqrt(mean X^2 + eps) rsqrt(mean key^2 + eps) H^-0.5. `qk_weight` = q_weight * k_weight [S, H] float32.

@@ -5,12 +5,12 @@
 #include "backends/cache_write.h"
 #include "backends/cast.h"
 #include "backends/compress_groups.h"
+#include "backends/embedding.h"
 #include "backends/experts.h"
 #include "backends/gated_memory.h"
 #include "backends/linear.h"
 #include "backends/norm.h"
 #include "backends/rope.h"
-#include "backends/rows.h"
 #include "backends/select_positions.h"
 #include "backends/stream_mix.h"
 #include "backends/window_attention.h"
@@ -61,11 +61,7 @@ struct Kernels {
   Kernel<void(const at::Tensor& x, const at::Tensor& y)> cast;
   Kernel<decltype(reprise::read_floats)> read_floats;
   Kernel<decltype(reprise::embed_streams)> embed_streams;
-  // All of `rows`, which may have any shape: row i of x's row size in y's memory = x[rows[i]].
-  Kernel<void(const at::Tensor& x, const at::Tensor& rows, const at::Tensor& y)> gather_rows;
-  Kernel<decltype(reprise::compact_rows)> compact_rows;
-  Kernel<decltype(reprise::copy_rows)> copy_rows;
-  Kernel<decltype(reprise::fill_rows)> fill_rows;
+  Kernel<decltype(reprise::lookup_rows)> lookup_rows;
 };
 
 const Kernels& cpu_kernels();

@@ -1,7 +1,5 @@
 #include "layers/attention.h"
 
-#include <algorithm>
-
 #include "backends/cache_write.h"
 #include "backends/norm.h"
 #include "backends/window_attention.h"
@@ -10,14 +8,6 @@
 #include "reprise/forward_context.h"
 
 namespace reprise {
-
-namespace {
-
-bool contains(const std::vector<int64_t>& ids, int64_t id) {
-  return std::find(ids.begin(), ids.end(), id) != ids.end();
-}
-
-}  // namespace
 
 Attention::Attention(const ModelConfig& config, int64_t layer, const std::string& prefix, WeightSource& weights,
                      at::ScalarType dtype, bool cache_rounding)
@@ -40,10 +30,8 @@ Attention::Attention(const ModelConfig& config, int64_t layer, const std::string
   const at::Tensor wo_a = weights.take(prefix + ".wo_a.weight", {groups * config.o_lora_rank, group_width}, dtype);
   wo_a_ = PackedWeight(wo_a.view({groups, config.o_lora_rank, group_width}));
   wo_b_ = take_linear(weights, prefix + ".wo_b.weight", config.hidden_size, groups * config.o_lora_rank, dtype);
-  if (contains(config.kv_source_layer_ids, layer))
-    compressor_.emplace(config, layer, prefix, weights, dtype, cache_rounding);
-  if (contains(config.index_source_layer_ids, layer))
-    indexer_.emplace(config, layer, prefix, weights, dtype, cache_rounding);
+  if (kv_source_ == layer) compressor_.emplace(config, layer, prefix, weights, dtype, cache_rounding);
+  if (config.index_source_of(layer) == layer) indexer_.emplace(config, layer, prefix, weights, dtype, cache_rounding);
 }
 
 void Attention::publish(const at::Tensor& x, KvCache& cache) const {

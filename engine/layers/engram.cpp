@@ -1,5 +1,6 @@
 #include "layers/engram.h"
 
+#include "backends/embedding.h"
 #include "backends/gated_memory.h"
 #include "layers/take_linear.h"
 

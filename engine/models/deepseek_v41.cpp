@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backends/rows.h"
+#include "backends/embedding.h"
 #include "inputs/engram_hash.h"
 #include "layers/take_linear.h"
 #include "reprise/error.h"

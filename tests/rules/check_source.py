@@ -52,6 +52,7 @@ NOISY = re.compile(  # abort(id) is Engine's own
     r"\bstd::(cout|cerr|clog|print|println|abort|exit|terminate|getenv)\b"
     r"|\b(v?f?printf|puts|fputs|perror|_?exit|quick_exit|getenv|secure_getenv)\s*\(|\babort\s*\(\s*\)"
 )
+ROOM_NAME = re.compile(r"(?<!\w)(?<!c10::)(?<!at::)(cpu|cuda|aten)::")
 FAST_MATH = re.compile(
     r"-ffast-math|-Ofast|-funsafe-math-optimizations|-fassociative-math|-ffp-contract=(fast|on)"
     r'|optimize\s*\(\s*"[^"]*fast'
@@ -69,6 +70,7 @@ class Checked:
     rule: Rule
     bad: list[tuple[str, str]]  # (path, text) that the rule must report
     good: list[tuple[str, str]]
+    folders: tuple[str, ...] = ("engine", "bindings")
 
 
 def strip(text: str) -> str:
@@ -129,6 +131,21 @@ def includes_go_down(path: str, text: str) -> Iterator[Problem]:
             yield number, f"the control plane includes {header}, which holds tensors"
         elif target in ("nanobind", "bindings"):
             yield number, f"the engine includes {header}"
+
+
+def rooms_stay_behind_the_door(path: str, text: str) -> Iterator[Problem]:
+    folder = Path(path).parent.as_posix()
+    room = re.fullmatch(r"(?:engine|tests/cpp)/backends/(\w+)", folder)
+    if folder == "tests/cpp/backends":  # of the rooms too
+        return
+    for number, header in includes(text):
+        other = re.match(r"backends/(\w+)/", header)
+        if other and not (room and room[1] == other[1]):
+            yield number, f"{header} is a room's own: include the operation's header in backends/"
+        elif header == "backends/kernels.h" and not path.startswith("engine/backends/") and not room:
+            yield number, f"{header} is for rooms and the door: call the operation's function"
+    if room is None:
+        yield from matches(ROOM_NAME, text, "a room's own name: call the operation's function in backends/")
 
 
 def no_umbrella_includes(path: str, text: str) -> Iterator[Problem]:
@@ -200,6 +217,28 @@ RULES = {
             ("engine/scheduler/x.h", "#include <memory>"),
             ("bindings/x.cpp", '#include "runtime/sampler.h"\n#include <nanobind/nanobind.h>'),
         ],
+    ),
+    "rooms_stay_behind_the_door": Checked(
+        rooms_stay_behind_the_door,
+        bad=[
+            ("engine/layers/x.h", '#include "backends/cpu/row_ops.h"'),
+            ("engine/backends/x.h", '#include "backends/cpu/block_product.h"'),
+            ("engine/backends/cuda/x.cpp", '#include "backends/cpu/row_ops.h"'),
+            ("engine/replay/x.cpp", '#include "backends/kernels.h"'),
+            ("engine/runtime/x.cpp", "cpu::load_row(rows, step);"),
+            ("engine/backends/x.cpp", "return reprise::cpu::linear(x, weight);"),
+            ("bindings/x.cpp", '#include "backends/cpu/packed_blocks.h"'),
+            ("tests/cpp/layers/x_test.cpp", "cpu::qdq_fp8(row, n);"),
+        ],
+        good=[
+            ("engine/layers/x.h", '#include "backends/linear.h"'),
+            ("engine/backends/x.cpp", '#include "backends/kernels.h"\nreturn room_of(x).linear(x, weight);'),
+            ("engine/backends/cpu/x.cpp", '#include "backends/cpu/row_ops.h"\nreprise::cpu::linear(x);'),
+            ("engine/graphs/x.cpp", "c10::cuda::getCurrentCUDAStream(); at::cuda::CUDAGraph graph; x.cpu();"),
+            ("tests/cpp/backends/cpu/x_test.cpp", '#include "backends/cpu/scratch.h"'),
+            ("tests/cpp/backends/x_test.cpp", '#include "backends/cpu/number_formats.h"'),
+        ],
+        folders=("engine", "bindings", "bench", "tests/cpp"),
     ),
     "no_umbrella_includes": Checked(
         no_umbrella_includes,
@@ -288,9 +327,9 @@ def self_test(checked: Checked) -> Iterator[str]:
             yield f"self-test: the rule reports the good {path}: {text!r}: {problem}"
 
 
-def sources(root: Path) -> Iterator[Path]:
+def sources(root: Path, folders: tuple[str, ...]) -> Iterator[Path]:
     yield root / "CMakeLists.txt"
-    for folder in ("engine", "bindings"):
+    for folder in folders:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in {".h", ".cpp", ".cu", ".cuh"} or path.name == "CMakeLists.txt":
                 yield path
@@ -301,7 +340,7 @@ def main() -> int:
     checked = RULES[name]
     problems = list(self_test(checked))
     count = 0
-    for path in sources(root):
+    for path in sources(root, checked.folders):
         count += 1
         relative = path.relative_to(root).as_posix()
         for line, problem in checked.rule(relative, path.read_text()):

@@ -22,10 +22,7 @@ decltype(reprise::add_gated_memory) add_gated_memory;
 decltype(Kernels::cast)::Function cast;
 decltype(reprise::read_floats) read_floats;
 decltype(reprise::embed_streams) embed_streams;
-decltype(Kernels::gather_rows)::Function gather_rows;
-decltype(reprise::compact_rows) compact_rows;
-decltype(reprise::copy_rows) copy_rows;
-decltype(reprise::fill_rows) fill_rows;
+decltype(reprise::lookup_rows) lookup_rows;
 
 namespace {
 
@@ -50,10 +47,7 @@ constexpr Kernels kTable{
     .cast = cpu::cast,
     .read_floats = cpu::read_floats,
     .embed_streams = cpu::embed_streams,
-    .gather_rows = cpu::gather_rows,
-    .compact_rows = cpu::compact_rows,
-    .copy_rows = cpu::copy_rows,
-    .fill_rows = cpu::fill_rows,
+    .lookup_rows = cpu::lookup_rows,
 };
 
 }  // namespace

@@ -40,15 +40,6 @@ class Engram : public ::testing::TestWithParam<at::ScalarType> {};
 INSTANTIATE_TEST_SUITE_P(Dtypes, Engram, ::testing::Values(at::kFloat, at::kBFloat16),
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
 
-TEST_P(Engram, LooksUpRowsSideBySide) {
-  std::mt19937 random(81);
-  const at::Tensor table = normal({30, 6}, random, GetParam());
-  const std::vector<int64_t> rows{29, 0, 3, 3, 7, 11, 0, 28};
-  const at::Tensor e = lookup_rows(table, tensor_of(rows).view({2, 4}));
-  ASSERT_EQ(e.sizes(), (std::vector<int64_t>{2, 24}));
-  EXPECT_TRUE(same_bits(e.view({8, 6}), table.index_select(0, tensor_of(rows))));
-}
-
 TEST_P(Engram, AddsTheGatedValueToEveryStream) {
   constexpr unsigned kSeed = 82;
   SCOPED_TRACE(kSeed);
